@@ -1,0 +1,49 @@
+# Every target does its own set-up: a fresh clone needs Python >= 3.11, make and a package index.
+# Another interpreter: make clean, then make test PYTHON=python3.12
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+DEMO := --env chain --size 8 --agents cdpo psrl --seeds 10
+
+.PHONY: help venv demo test test-all lint format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## create .venv with the tested versions
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "cdpo needs Python 3.11 or later, which '$(PYTHON)' is not; try: make $(or $(MAKECMDGOALS),venv) PYTHON=python3.12" >&2; exit 1; }
+	@echo "installing into .venv (once, about a minute) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## run CDPO beside PSRL on a small task and show where the report is
+	@out=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
+	  $(BIN)/cdpo tabular $(DEMO) --out "$$out" && \
+	  $(BIN)/cdpo report "$$out"
+
+lint: $(STAMP) ## check style and types
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted; run: make format" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+
+test: lint ## lint, and the quick tests (the others are skipped, with their reasons)
+	@$(BIN)/pytest -q -n 2
+
+test-all: lint ## lint, and every test
+	@$(BIN)/pytest -q -n 2 --all
+
+format: $(STAMP) ## format the code and apply safe fixes
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+bench: $(STAMP) ## measure the tabular part
+	@$(BIN)/python benchmarks/tabular.py
+
+clean: ## remove .venv and caches (runs/ stays: it holds results)
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,282 @@
+"""The laboratory's environments: each a small dataclass that builds its exact tables for a size."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cdpo.errors import UserError
+from cdpo.tabular.mdp import FiniteMDP
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """What the simulation needs. `make` is pure, so that each seed can have an MDP of its own."""
+
+    @property
+    def period(self) -> int:
+        """After how many steps posterior agents plan anew, unless told otherwise."""
+
+    def make(self, key: Array) -> FiniteMDP:
+        """The MDP for one seed; the key matters only where the MDP itself is random."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A named family of environments with a size."""
+
+    name: ClassVar[str]
+    smallest: ClassVar[int]
+    meaning: ClassVar[str]  # what the size counts
+    default_size: ClassVar[int]
+
+    size: int
+
+    def __post_init__(self) -> None:
+        """Reject sizes that do not exist."""
+        if self.size < self.smallest:
+            raise UserError(f"{self.name} needs a size ({self.meaning}) of at least {self.smallest}, not {self.size}")
+
+
+@dataclass(frozen=True)
+class Chain(Sized):
+    """N-Chain (Markou and Rasmussen, 2019): only going right all the way pays, and every step right costs."""
+
+    name: ClassVar[str] = "chain"
+    smallest: ClassVar[int] = 2
+    meaning: ClassVar[str] = "number of states"
+    default_size: ClassVar[int] = 8
+
+    size: int = 8
+    pays: Literal["success", "attempt"] = "success"
+    """Whether going right at the end pays 1 when it succeeds, as in the original study, or whenever it is tried."""
+
+    @property
+    def period(self) -> int:
+        """One more than the chain is long."""
+        return self.size + 1
+
+    def make(self, key: Array) -> FiniteMDP:
+        """Action 0 is left, action 1 is right."""
+        n = self.size
+        delta = 0.1 * np.exp(-n / 4)
+        transition = np.zeros((n, 2, n))
+        mean = np.zeros((n, 2, n))
+        mean[:, 1] = -delta
+        for s in range(n):
+            left = max(s - 1, 0)
+            right = s + 1 if s < n - 1 else 0
+            transition[s, 0, left] = 1
+            transition[s, 1, left] += 1 / n
+            transition[s, 1, right] += 1 - 1 / n
+        if self.pays == "attempt":
+            mean[n - 1, 1] = 1
+        elif n == 2:
+            # Success and failure at the end both lead to state 0, and only the former pays 1: the exact mixture.
+            mean[1, 1, 0] = 0.5 * 1 + 0.5 * -delta
+        else:
+            mean[n - 1, 1, 0] = 1
+        return FiniteMDP(transition, mean, delta)
+
+
+@dataclass(frozen=True)
+class WideNarrow(Sized):
+    """A ring of N wide states, each followed by a narrow one: many actions whose noise hides which is best."""
+
+    name: ClassVar[str] = "wide-narrow"
+    smallest: ClassVar[int] = 1
+    meaning: ClassVar[str] = "number of wide states"
+    default_size: ClassVar[int] = 3
+
+    size: int = 3
+    width: int = 6
+    """Number of actions in a wide state."""
+
+    def __post_init__(self) -> None:
+        """Reject sizes that do not exist."""
+        super().__post_init__()
+        if self.width < 1:
+            raise UserError(f"wide-narrow needs a width of at least 1, not {self.width}")
+
+    @property
+    def period(self) -> int:
+        """One turn of the ring and one step."""
+        return 2 * self.size + 2
+
+    def make(self, key: Array) -> FiniteMDP:
+        """Wide states are 0, 2, ..., 2N-2; the last state leads back to the first."""
+        n, states = self.size, 2 * self.size + 1
+        ring = np.roll(np.eye(states), 1, axis=1)
+        transition = np.repeat(ring[:, None], self.width, axis=1)
+        wide = np.arange(states) % 2 == 0
+        wide[2 * n] = False
+        allowed = np.ones((states, self.width), bool)
+        allowed[~wide, 1:] = False
+        mean = np.zeros((states, self.width))
+        mean[wide, 0] = 0.5
+        sd = np.ones((states, self.width))
+        sd[2 * n] = 0
+        return FiniteMDP(transition, mean, sd[:, :, None], allowed=allowed)
+
+
+@dataclass(frozen=True)
+class PriorMDP(Sized):
+    """An MDP drawn for each seed: Dirichlet(1) transitions, Gaussian rewards from a Normal-Gamma(0, 1, 4, 4)."""
+
+    name: ClassVar[str] = "prior-mdp"
+    smallest: ClassVar[int] = 1
+    meaning: ClassVar[str] = "number of states"
+    default_size: ClassVar[int] = 4
+
+    size: int = 4
+    actions: int = 2
+    """Number of actions."""
+
+    def __post_init__(self) -> None:
+        """Reject sizes that do not exist."""
+        super().__post_init__()
+        if self.actions < 1:
+            raise UserError(f"prior-mdp needs at least 1 action, not {self.actions}")
+
+    @property
+    def period(self) -> int:
+        """One more than there are states."""
+        return self.size + 1
+
+    def make(self, key: Array) -> FiniteMDP:
+        """Draw the tables."""
+        shape = (self.size, self.actions, self.size)
+        rows, precision, noise = jax.random.split(key, 3)
+        weight = jax.random.exponential(rows, shape)
+        tau = jax.random.gamma(precision, 4.0, shape) / 4.0
+        mean = jax.random.normal(noise, shape) / jnp.sqrt(tau)
+        return FiniteMDP(weight / jnp.sum(weight, axis=-1, keepdims=True), mean, 1 / jnp.sqrt(tau))
+
+
+@dataclass(frozen=True)
+class DeepSea(Sized):
+    """bsuite's DeepSea: dive N rows; only diving right at every row, against a small cost, finds the treasure."""
+
+    name: ClassVar[str] = "deep-sea"
+    smallest: ClassVar[int] = 2
+    meaning: ClassVar[str] = "rows and columns"
+    default_size: ClassVar[int] = 5
+
+    size: int = 5
+    shuffle: bool = True
+    """Which action means right is drawn for each cell and seed, as bsuite does; otherwise action 1."""
+
+    @property
+    def period(self) -> int:
+        """One episode."""
+        return self.size
+
+    def make(self, key: Array) -> FiniteMDP:
+        """State row * N + column; one more state, N * N, is the end. The discount 0.99 is bsuite's agents'."""
+        n = self.size
+        states = n * n + 1
+        transition = np.zeros((states, 2, states))
+        reward = np.zeros((states, 2))
+        for row in range(n):
+            for column in range(n):
+                for right in (0, 1):
+                    target = min(column + 1, n - 1) if right else max(column - 1, 0)
+                    following = (row + 1) * n + target if row < n - 1 else n * n
+                    transition[row * n + column, right, following] = 1
+                    reward[row * n + column, right] = -0.01 / n * right + (right and column == n - 1)
+        transition[n * n, :, n * n] = 1
+        terminal = np.arange(states) == n * n
+        if not self.shuffle:
+            return FiniteMDP(transition, reward, terminal=terminal, discount=0.99)
+        flip = jax.random.bernoulli(key, shape=(states,))
+        return FiniteMDP(
+            jnp.where(flip[:, None, None], transition[:, ::-1], transition),
+            jnp.where(flip[:, None], reward[:, ::-1], reward),
+            terminal=terminal,
+            discount=0.99,
+        )
+
+
+@dataclass(frozen=True)
+class Bandit(Sized):
+    """Arms with means drawn from N(0, 1) for each seed, and rewards of standard deviation 1."""
+
+    name: ClassVar[str] = "bandit"
+    smallest: ClassVar[int] = 2
+    meaning: ClassVar[str] = "number of arms"
+    default_size: ClassVar[int] = 4
+
+    size: int = 4
+
+    @property
+    def period(self) -> int:
+        """Plan before every pull."""
+        return 1
+
+    def make(self, key: Array) -> FiniteMDP:
+        """One state."""
+        mean = jax.random.normal(key, (1, self.size))
+        return FiniteMDP(jnp.ones((1, self.size, 1)), mean, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """An MDP of the user's own, the same for every seed."""
+
+    mdp: FiniteMDP
+    period: int
+
+    def make(self, key: Array) -> FiniteMDP:
+        """The MDP itself."""
+        return self.mdp
+
+
+ENVIRONMENTS: dict[str, type[Sized]] = {
+    environment.name: environment for environment in (Chain, WideNarrow, PriorMDP, DeepSea, Bandit)
+}
+
+
+def from_gymnasium(env: str | gymnasium.Env[Any, Any], discount: float = 0.99, **settings: Any) -> FiniteMDP:
+    """The FiniteMDP of a Gymnasium environment with a transition table: FrozenLake, CliffWalking, Taxi.
+
+    `env` is an environment, or an id with settings as for `gymnasium.make`. Two outcomes of one action that lead
+    to the same state with different rewards become one with the mixture's mean and standard deviation.
+    """
+    made = gymnasium.make(env, **settings) if isinstance(env, str) else env
+    try:
+        table = getattr(made.unwrapped, "P", None)
+        label = env if isinstance(env, str) else str(made.spec.id if made.spec else made)
+        if not isinstance(table, dict):
+            raise UserError(f"{label} has no transition table P, so it cannot become a finite MDP")
+        start = getattr(made.unwrapped, "initial_state_distrib", None)
+    finally:
+        if isinstance(env, str):
+            made.close()
+    states, actions = len(table), len(table[0])
+    transition = np.zeros((states, actions, states))
+    first = np.zeros_like(transition)  # probability-weighted moments of the reward
+    second = np.zeros_like(transition)
+    ends = np.zeros(states, bool)
+    goes_on = np.zeros(states, bool)
+    for s, a in np.ndindex(states, actions):
+        for probability, successor, reward, done in table[s][a]:
+            transition[s, a, successor] += probability
+            first[s, a, successor] += probability * reward
+            second[s, a, successor] += probability * reward**2
+            # Tables list a terminal state's own loop too; what it says about itself decides nothing.
+            if successor != s:
+                ends[successor] |= done
+                goes_on[successor] |= not done
+    if (ends & goes_on).any():
+        raise UserError(f"{label} enters state {int(np.argmax(ends & goes_on))} both ending and going on")
+    weight = np.where(transition > 0, transition, 1)
+    mean = first / weight
+    sd = np.sqrt(np.maximum(second / weight - mean**2, 0))
+    transition[ends] = np.eye(states)[ends][:, None]
+    mean[ends] = 0
+    sd[ends] = 0
+    return FiniteMDP(transition, mean, sd, start=0 if start is None else start, terminal=ends, discount=discount)

@@ -1,0 +1,105 @@
+"""Random numbers for the simulation: Threefry in one fused kernel, and exact gamma and Student t draws.
+
+JAX generates Threefry bits on a CPU by a rolled loop of many small kernels, and `jax.random.gamma` runs a loop of
+its own for every element; both were most of the time of a simulation. Here the generator, the same Threefry-2x32
+with 20 rounds, is one expression that XLA fuses, and gamma draws are vectorised: only the few rejected proposals are
+drawn again.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(key: tuple[Array, Array], counter: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Threefry-2x32-20 (Salmon et al., 2011): two words of 32 random bits for each counter."""
+    schedule = (*key, key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
+    x, y = counter[0] + schedule[0], counter[1] + schedule[1]
+    for group in range(5):
+        for distance in _ROTATIONS[group % 2]:
+            x = x + y
+            y = ((y << distance) | (y >> (32 - distance))) ^ x
+        x = x + schedule[(group + 1) % 3]
+        y = y + schedule[(group + 2) % 3] + jnp.uint32(group + 1)
+    return x, y
+
+
+def fold(key: Array, index: Array | int) -> Array:
+    """A new key for each index: what `jax.random.fold_in` is for, in one kernel."""
+    words = jax.random.key_data(key)
+    # The second counter word sets derived keys apart from the numbers drawn with the key itself.
+    new = threefry((words[0], words[1]), (jnp.asarray(index, jnp.uint32), jnp.uint32(1)))
+    return jax.random.wrap_key_data(jnp.stack(new))
+
+
+def uniform_pairs(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Two arrays of independent uniform numbers in the open interval (0, 1), on the midpoints of 2^23 cells."""
+    words = jax.random.key_data(key)
+    counter = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    x, y = threefry((words[0], words[1]), (counter, jnp.zeros_like(counter)))
+    return (x >> 9) * 2.0**-23 + 2.0**-24, (y >> 9) * 2.0**-23 + 2.0**-24
+
+
+def normal_from(uniform: Array) -> Array:
+    """Standard normal quantiles."""
+    return jnp.sqrt(2.0) * jax.lax.erf_inv(2 * uniform - 1)
+
+
+def standard_gamma(key: Array, shape: Array, *, smallest: float) -> Array:
+    """Gamma(shape, 1) for every entry of `shape`, all at least `smallest` > 0, by Marsaglia and Tsang (2000).
+
+    Shape exactly one, the weight of a next state never seen under a flat prior, is an exponential and needs no
+    rejection. Shapes below one are drawn at shape + 1 and scaled by U^(1/shape); where `smallest` excludes them,
+    nothing is spent on that.
+    """
+    if smallest < 1:
+        below = shape < 1
+        uniform, _ = uniform_pairs(fold(key, 0), shape.shape)
+        draws = standard_gamma(fold(key, 1), jnp.where(below, shape + 1, shape), smallest=1.0)
+        return jnp.where(below, draws * jnp.exp(jnp.log(uniform) / shape), draws)
+    flat = shape.reshape(-1)
+    slots = min(8, flat.shape[0])
+
+    def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        draws, attempt = carry
+        rejected = draws < 0
+        # The r-th rejected element takes the r-th fresh proposal. As matrices, gathering and scattering are
+        # products, which XLA does not fuse: fused, it would repeat the proposals for every element.
+        rank = jnp.where(rejected, jnp.cumsum(rejected) - 1, slots)
+        place = (rank == jnp.arange(slots)[:, None]).astype(jnp.float32)  # [slots, count]
+        wanted = jnp.dot(place, flat, precision="highest")
+        fresh = _propose(fold(key, attempt), jnp.where(wanted > 0, wanted, 1.0))
+        return jnp.where(rank < slots, jnp.dot(fresh, place, precision="highest"), draws), attempt + 1
+
+    draws, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[0] < 0), redraw, (_propose(key, flat), jnp.array(0)))
+    return draws.reshape(shape.shape)
+
+
+def student_t(key: Array, freedom: Array) -> Array:
+    """Student t with `freedom` degrees, of the same shape, by Bailey's (1994) polar method: no rejection."""
+    flat = freedom.reshape(-1)
+
+    def draw(_: tuple[Array, Array]) -> tuple[Array, Array]:
+        radial, angular = uniform_pairs(key, flat.shape)
+        radius = jnp.sqrt(flat * jnp.expm1(-2 / flat * jnp.log(radial)))
+        return jnp.array(True), radius * jnp.cos(2 * jnp.pi * angular)
+
+    # A loop that is left after one turn, which XLA cannot know. Otherwise it fuses the draws into the sums that use
+    # them, and there they are computed one at a time, without vector instructions.
+    done = flat[0] < 0
+    return jax.lax.while_loop(lambda carry: ~carry[0], draw, (done, jnp.zeros_like(flat)))[1].reshape(freedom.shape)
+
+
+def _propose(key: Array, shape: Array) -> Array:
+    """One proposal for each shape >= 1; a rejected one is marked by a negative number."""
+    first, second = uniform_pairs(key, shape.shape)
+    normal, log_uniform = normal_from(first), jnp.log(second)
+    d = shape - 1 / 3
+    v = (1 + normal / (3 * jnp.sqrt(d))) ** 3
+    log_v = jnp.log(jnp.where(v > 0, v, 1.0))
+    fits = (v > 0) & (log_uniform < 0.5 * normal**2 + d * (1 - v + log_v))
+    return jnp.where(shape == 1, -log_uniform, jnp.where(fits, d * v, -1.0))

@@ -1,0 +1,232 @@
+"""One agent in one environment, all seeds in one compiled program.
+
+Seeds run in chunks of a fixed number of lanes, seed k always in lane k mod LANES of chunk k // LANES: one executable
+serves every chunk, so a seed has the same bits whatever it is run with. Time runs in segments of a fixed number of
+blocks, each block's keys folded in from its index, so a longer run begins exactly as a shorter one.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cdpo.errors import UserError
+from cdpo.tabular.agents.base import Agent, Memory, Plan, without_model
+from cdpo.tabular.environments import Environment, Fixed
+from cdpo.tabular.ledger import Entry, ledger_entry
+from cdpo.tabular.mdp import FiniteMDP, draw, inverse_cdf_table
+from cdpo.tabular.planning import (
+    Known,
+    Model,
+    evaluate,
+    optimal_average_reward,
+    policy_iteration,
+    uniform_policy,
+)
+from cdpo.tabular.posterior import Prior, Transitions
+from cdpo.tabular.samplers import fold, normal_from, uniform_pairs
+
+LANES = 8
+_SEGMENT = 64  # blocks per call: short enough to report progress and to stop, long enough to cost nothing
+
+
+class Carry(NamedTuple):
+    """One seed between two blocks."""
+
+    key: Array
+    block: Array
+    state: Array
+    memory: Memory
+    last: Plan
+    mdp: FiniteMDP
+    optimum: Array  # V* from the start
+
+
+class Record(NamedTuple):
+    """What a block leaves behind."""
+
+    reward: Array  # sum of the rewards received
+    expected: Array  # sum of the mean rewards of the transitions taken
+    value_gap: Array  # E_start[V* - V_pi] of the block's policy
+    entry: Entry | None
+
+
+def _begin(environment: Environment, agent: Agent, prior: Prior, root: Array, seed: Array) -> tuple[Carry, Array]:
+    """One seed before its first step, and the optimal average reward of its MDP."""
+    key = jax.random.fold_in(root, seed)
+    mdp = environment.make(fold(key, 0))
+    run_key = fold(key, 1)
+    known = Known.of(mdp)
+    state = draw(inverse_cdf_table(mdp.start), uniform_pairs(fold(key, 2), ())[0])
+    memory = agent.begin(mdp, prior)
+    first = uniform_policy(known.allowed)
+    truth = Model.true(mdp)
+    best, _ = policy_iteration(truth, known, jnp.zeros((mdp.states, mdp.actions)))
+    optimum = mdp.start @ evaluate(truth, best, mdp.discount)
+    return Carry(run_key, jnp.array(0), state, memory, Plan(first, first, None), mdp, optimum), optimal_average_reward(
+        mdp
+    )
+
+
+def _block(agent: Agent, period: int, ledger: bool, steps: Array, carry: Carry) -> tuple[Carry, Record]:
+    """Plan, act for `period` steps, learn: one turn of the loop that all agents share. Steps past `steps` are void."""
+    mdp, known = carry.mdp, Known.of(carry.mdp)
+    key = fold(carry.key, carry.block)
+    memory, plan = agent.plan(carry.memory, carry.state, fold(key, 0))
+    noise = agent.noise(fold(key, 1), period, known)
+    # Of the two halves of each pair, one moves the state and one makes the reward's noise.
+    uniform, second = uniform_pairs(fold(key, 2), (period,))
+    normal = normal_from(second)
+    restart = draw(inverse_cdf_table(mdp.start), uniform_pairs(fold(key, 3), (period, 1))[0])
+    counts = (carry.block * period + jnp.arange(period) < steps).astype(jnp.float32)
+    move = mdp.sampler()
+
+    def step(at: tuple[Array, Memory], drawn: tuple[Any, ...]) -> tuple[tuple[Array, Memory], Transitions]:
+        state, memory = at
+        own, u, z, new, count = drawn
+        action = agent.act(memory, state, own)
+        successor, reward = move(state, action, u, z)
+        transition = Transitions(state, action, reward, successor, count)
+        memory = agent.learn(memory, transition, own)
+        return (jnp.where(mdp.terminal[successor], new, successor), memory), transition
+
+    inputs = (noise, uniform, normal, restart, counts)
+    (state, memory), taken = jax.lax.scan(step, (carry.state, memory), inputs)
+    memory = agent.absorb(memory, taken)
+
+    truth = Model.true(mdp)
+    value = mdp.start @ evaluate(truth, plan.policy, mdp.discount)
+    entry = ledger_entry(mdp, carry.last, plan, plan.model) if ledger and plan.model else None
+    record = Record(
+        reward=jnp.sum(taken.reward * counts),
+        expected=jnp.sum(mdp.reward_mean[taken.state, taken.action, taken.successor] * counts),
+        value_gap=carry.optimum - value,
+        entry=entry,
+    )
+    return Carry(carry.key, carry.block + 1, state, memory, without_model(plan), mdp, carry.optimum), record
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _begin_chunk(environment: Environment, agent: Agent, prior: Prior, root: Array, seeds: Array) -> Any:
+    return jax.vmap(partial(_begin, environment, agent, prior, root))(seeds)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(5,))
+def _advance_chunk(
+    agent: Agent, period: int, ledger: bool, segment: int, steps: Array, carry: Carry
+) -> tuple[Carry, Record]:
+    """`segment` blocks of every lane; records have axes [lane, block]."""
+
+    def blocks(lane: Carry) -> tuple[Carry, Record]:
+        return jax.lax.scan(lambda c, _: _block(agent, period, ledger, steps, c), lane, length=segment)
+
+    return jax.vmap(blocks)(carry)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one agent did: arrays with one row per seed, one column per block."""
+
+    agent: Agent
+    seeds: np.ndarray  # [n]
+    steps: int
+    period: int
+    reward: np.ndarray  # [n, blocks]
+    expected: np.ndarray  # [n, blocks]
+    value_gap: np.ndarray  # [n, blocks]
+    average: np.ndarray  # [n], optimal average reward of each seed's MDP
+    ledger: Entry | None  # fields [n, blocks]
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Number of steps after each block."""
+        return np.minimum(self.period * np.arange(1, self.reward.shape[1] + 1), self.steps)
+
+
+Watch = Callable[[int, np.ndarray, Carry], None]
+"""Called with (steps done, seeds [lanes], carry) between segments of one chunk."""
+
+
+def simulate(
+    environment: Environment | FiniteMDP,
+    agent: Agent,
+    *,
+    seeds: int = 10,
+    seed: int = 0,
+    steps: int,
+    period: int | None = None,
+    prior: Prior = Prior(),
+    ledger: bool = False,
+    segment: int = _SEGMENT,
+    watch: Watch | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Run an agent for `steps` steps with seeds `seed`, ..., `seed + seeds - 1`.
+
+    `period` is the number of steps between two plans (the environment's own by default), `progress` is called with
+    the agent-steps just done, `watch` sees every seed's whole state between segments.
+    """
+    if isinstance(environment, FiniteMDP):
+        environment = Fixed(environment, environment.states + 1)
+    period = environment.period if period is None else period
+    for name, number in (("seeds", seeds), ("steps", steps), ("period", period)):
+        if number < 1:
+            raise UserError(f"{name} must be at least 1, not {number}")
+    if not 0 <= seed <= 2**31 - 1 - seeds:
+        raise UserError(f"seed must be a non-negative 32-bit number, not {seed}")
+    blocks = math.ceil(steps / period)
+    segment = min(segment, blocks)
+    wanted = np.arange(seed, seed + seeds)
+
+    stop = threading.Event()
+
+    def run_chunk(lanes: np.ndarray) -> tuple[Record, np.ndarray]:
+        carry, average = _begin_chunk(environment, agent, prior, jax.random.key(0), jnp.asarray(lanes))
+        live = int(np.isin(lanes, wanted).sum())
+        records = []
+        for first in range(0, blocks, segment):
+            if stop.is_set():
+                raise InterruptedError
+            if watch is not None:
+                watch(first * period, lanes, carry)
+            carry, record = _advance_chunk(agent, period, ledger, segment, jnp.asarray(steps), carry)
+            records.append(jax.tree.map(np.asarray, record))
+            if progress is not None:
+                progress(live * (min((first + segment) * period, steps) - first * period))
+        if watch is not None:
+            watch(steps, lanes, carry)
+        joined = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1)[:, :blocks], *records)
+        return joined, np.asarray(average)
+
+    chunks = list(_chunks(wanted))
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        try:
+            parts = list(pool.map(run_chunk, chunks))
+        except BaseException:
+            stop.set()  # the other chunks end with their segment, so that Ctrl-C is answered at once
+            raise
+    mine = np.isin(np.concatenate(chunks), wanted)
+    record: Any = jax.tree.map(lambda *rows: np.concatenate(rows)[mine], *(part[0] for part in parts))
+    average = np.concatenate([part[1] for part in parts])[mine]
+    return Run(agent, wanted, steps, period, record.reward, record.expected, record.value_gap, average, record.entry)
+
+
+def _chunks(seeds: np.ndarray) -> Iterator[np.ndarray]:
+    """The whole chunks that contain the seeds; lanes nobody asked for are run and dropped.
+
+    An accelerator takes all seeds at once: there width is cheap, and equal bits are not promised.
+    """
+    if jax.default_backend() != "cpu":
+        yield seeds
+        return
+    for chunk in range(seeds[0] // LANES, seeds[-1] // LANES + 1):
+        yield np.arange(chunk * LANES, (chunk + 1) * LANES)

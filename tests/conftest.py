@@ -1,0 +1,25 @@
+"""What every test shares: which tests run, and how many threads they take."""
+
+import os
+
+import pytest
+
+# Two workers that each take every core spin against each other. Set before anything imports jax.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "agg")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests marked slow or extra as well")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    reasons = {"slow": "slow; make test-all runs it", "extra": "needs an extra; make test-all runs it"}
+    for item in items:
+        for marker, reason in reasons.items():
+            if marker in item.keywords:
+                item.add_marker(pytest.mark.skip(reason=reason))
