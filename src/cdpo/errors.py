@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 
-class UserError(ValueError):
+class UserError(Exception):
     """A mistake of the user's: one line that says what is wrong and what to do.
 
     The command line prints it without a traceback and exits with code 2.

@@ -1,16 +1,20 @@
 """The laboratory's environments: each a small dataclass that builds its exact tables for a size."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 from jax import Array
 
 from cdpo.errors import UserError
 from cdpo.tabular.mdp import FiniteMDP
+
+Size = Annotated[int, tyro.conf.Suppress]  # the command line has one --size for all environments
 
 
 @runtime_checkable
@@ -26,7 +30,7 @@ class Environment(Protocol):
 
 
 @dataclass(frozen=True)
-class Sized:
+class Sized(ABC):
     """A named family of environments with a size."""
 
     name: ClassVar[str]
@@ -34,12 +38,21 @@ class Sized:
     meaning: ClassVar[str]  # what the size counts
     default_size: ClassVar[int]
 
-    size: int
+    size: Size
 
     def __post_init__(self) -> None:
         """Reject sizes that do not exist."""
         if self.size < self.smallest:
             raise UserError(f"{self.name} needs a size ({self.meaning}) of at least {self.smallest}, not {self.size}")
+
+    @property
+    @abstractmethod
+    def period(self) -> int:
+        """After how many steps posterior agents plan anew, unless told otherwise."""
+
+    @abstractmethod
+    def make(self, key: Array) -> FiniteMDP:
+        """The MDP for one seed."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ class Chain(Sized):
     meaning: ClassVar[str] = "number of states"
     default_size: ClassVar[int] = 8
 
-    size: int = 8
+    size: Size = 8
     pays: Literal["success", "attempt"] = "success"
     """Whether going right at the end pays 1 when it succeeds, as in the original study, or whenever it is tried."""
 
@@ -92,7 +105,7 @@ class WideNarrow(Sized):
     meaning: ClassVar[str] = "number of wide states"
     default_size: ClassVar[int] = 3
 
-    size: int = 3
+    size: Size = 3
     width: int = 6
     """Number of actions in a wide state."""
 
@@ -132,7 +145,7 @@ class PriorMDP(Sized):
     meaning: ClassVar[str] = "number of states"
     default_size: ClassVar[int] = 4
 
-    size: int = 4
+    size: Size = 4
     actions: int = 2
     """Number of actions."""
 
@@ -166,7 +179,7 @@ class DeepSea(Sized):
     meaning: ClassVar[str] = "rows and columns"
     default_size: ClassVar[int] = 5
 
-    size: int = 5
+    size: Size = 5
     shuffle: bool = True
     """Which action means right is drawn for each cell and seed, as bsuite does; otherwise action 1."""
 
@@ -210,7 +223,7 @@ class Bandit(Sized):
     meaning: ClassVar[str] = "number of arms"
     default_size: ClassVar[int] = 4
 
-    size: int = 4
+    size: Size = 4
 
     @property
     def period(self) -> int:

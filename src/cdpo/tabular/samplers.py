@@ -31,16 +31,19 @@ def threefry(key: tuple[Array, Array], counter: tuple[Array, Array]) -> tuple[Ar
 def fold(key: Array, index: Array | int) -> Array:
     """A new key for each index: what `jax.random.fold_in` is for, in one kernel."""
     words = jax.random.key_data(key)
-    # The second counter word sets derived keys apart from the numbers drawn with the key itself.
+    # The second counter word is odd here and even where numbers are drawn: the two never meet.
     new = threefry((words[0], words[1]), (jnp.asarray(index, jnp.uint32), jnp.uint32(1)))
     return jax.random.wrap_key_data(jnp.stack(new))
 
 
-def uniform_pairs(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Two arrays of independent uniform numbers in the open interval (0, 1), on the midpoints of 2^23 cells."""
+def uniform_pairs(key: Array, shape: tuple[int, ...], stream: int = 0) -> tuple[Array, Array]:
+    """Two arrays of independent uniform numbers in the open interval (0, 1), on the midpoints of 2^23 cells.
+
+    Streams of one key are independent of each other: cheaper than a key for each.
+    """
     words = jax.random.key_data(key)
     counter = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
-    x, y = threefry((words[0], words[1]), (counter, jnp.zeros_like(counter)))
+    x, y = threefry((words[0], words[1]), (counter, jnp.full_like(counter, 2 * stream)))
     return (x >> 9) * 2.0**-23 + 2.0**-24, (y >> 9) * 2.0**-23 + 2.0**-24
 
 
@@ -58,8 +61,8 @@ def standard_gamma(key: Array, shape: Array, *, smallest: float) -> Array:
     """
     if smallest < 1:
         below = shape < 1
-        uniform, _ = uniform_pairs(fold(key, 0), shape.shape)
-        draws = standard_gamma(fold(key, 1), jnp.where(below, shape + 1, shape), smallest=1.0)
+        uniform, _ = uniform_pairs(key, shape.shape, stream=1)
+        draws = standard_gamma(key, jnp.where(below, shape + 1, shape), smallest=1.0)
         return jnp.where(below, draws * jnp.exp(jnp.log(uniform) / shape), draws)
     flat = shape.reshape(-1)
     slots = min(8, flat.shape[0])

@@ -48,7 +48,7 @@ class Carry(NamedTuple):
     memory: Memory
     last: Plan
     mdp: FiniteMDP
-    optimum: Array  # V* from the start
+    optimum: Array  # E_start[V*]
 
 
 class Record(NamedTuple):
@@ -60,21 +60,30 @@ class Record(NamedTuple):
     entry: Entry | None
 
 
-def _begin(environment: Environment, agent: Agent, prior: Prior, root: Array, seed: Array) -> tuple[Carry, Array]:
-    """One seed before its first step, and the optimal average reward of its MDP."""
+class World(NamedTuple):
+    """One seed's MDP, its best values, and where the run begins; the same for every agent."""
+
+    key: Array
+    mdp: FiniteMDP
+    state: Array
+    optimum: Array  # E_start[V*]
+    average: Array  # optimal average reward
+
+
+def _world(environment: Environment, root: Array, seed: Array) -> World:
     key = jax.random.fold_in(root, seed)
     mdp = environment.make(fold(key, 0))
-    run_key = fold(key, 1)
-    known = Known.of(mdp)
-    state = draw(inverse_cdf_table(mdp.start), uniform_pairs(fold(key, 2), ())[0])
-    memory = agent.begin(mdp, prior)
-    first = uniform_policy(known.allowed)
+    state = draw(inverse_cdf_table(mdp.start), uniform_pairs(key, ())[0])
     truth = Model.true(mdp)
-    best, _ = policy_iteration(truth, known, jnp.zeros((mdp.states, mdp.actions)))
+    best, _ = policy_iteration(truth, Known.of(mdp), uniform_policy(mdp.allowed))
     optimum = mdp.start @ evaluate(truth, best, mdp.discount)
-    return Carry(run_key, jnp.array(0), state, memory, Plan(first, first, None), mdp, optimum), optimal_average_reward(
-        mdp
-    )
+    return World(fold(key, 1), mdp, state, optimum, optimal_average_reward(mdp))
+
+
+def _begin(agent: Agent, prior: Prior, world: World) -> Carry:
+    first = uniform_policy(world.mdp.allowed)
+    memory = agent.begin(world.mdp, prior)
+    return Carry(world.key, jnp.array(0), world.state, memory, Plan(first, first, None), world.mdp, world.optimum)
 
 
 def _block(agent: Agent, period: int, ledger: bool, steps: Array, carry: Carry) -> tuple[Carry, Record]:
@@ -84,9 +93,9 @@ def _block(agent: Agent, period: int, ledger: bool, steps: Array, carry: Carry) 
     memory, plan = agent.plan(carry.memory, carry.state, fold(key, 0))
     noise = agent.noise(fold(key, 1), period, known)
     # Of the two halves of each pair, one moves the state and one makes the reward's noise.
-    uniform, second = uniform_pairs(fold(key, 2), (period,))
+    uniform, second = uniform_pairs(key, (period,))
     normal = normal_from(second)
-    restart = draw(inverse_cdf_table(mdp.start), uniform_pairs(fold(key, 3), (period, 1))[0])
+    restart = draw(inverse_cdf_table(mdp.start), uniform_pairs(key, (period, 1), stream=1)[0])
     counts = (carry.block * period + jnp.arange(period) < steps).astype(jnp.float32)
     move = mdp.sampler()
 
@@ -115,9 +124,14 @@ def _block(agent: Agent, period: int, ledger: bool, steps: Array, carry: Carry) 
     return Carry(carry.key, carry.block + 1, state, memory, without_model(plan), mdp, carry.optimum), record
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _begin_chunk(environment: Environment, agent: Agent, prior: Prior, root: Array, seeds: Array) -> Any:
-    return jax.vmap(partial(_begin, environment, agent, prior, root))(seeds)
+@partial(jax.jit, static_argnums=0)
+def _worlds(environment: Environment, root: Array, seeds: Array) -> World:
+    return jax.vmap(partial(_world, environment, root))(seeds)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _begin_chunk(agent: Agent, prior: Prior, worlds: World) -> Carry:
+    return jax.vmap(partial(_begin, agent, prior))(worlds)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(5,))
@@ -190,7 +204,8 @@ def simulate(
     stop = threading.Event()
 
     def run_chunk(lanes: np.ndarray) -> tuple[Record, np.ndarray]:
-        carry, average = _begin_chunk(environment, agent, prior, jax.random.key(0), jnp.asarray(lanes))
+        worlds = _worlds(environment, jax.random.key(0), jnp.asarray(lanes))
+        carry = _begin_chunk(agent, prior, worlds)
         live = int(np.isin(lanes, wanted).sum())
         records = []
         for first in range(0, blocks, segment):
@@ -205,7 +220,7 @@ def simulate(
         if watch is not None:
             watch(steps, lanes, carry)
         joined = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1)[:, :blocks], *records)
-        return joined, np.asarray(average)
+        return joined, np.asarray(worlds.average)
 
     chunks = list(_chunks(wanted))
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:

@@ -1,5 +1,6 @@
 """What every tabular agent shares: the hooks of the simulation's loop, and the posterior agents' loop."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,7 +26,7 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Agent:
+class Agent(ABC):
     """The hooks of one loop, for one seed; the fields of a subclass are its settings.
 
     memory = begin(mdp, prior)
@@ -39,21 +40,21 @@ class Agent:
 
     name: ClassVar[str]
 
+    @abstractmethod
     def begin(self, mdp: FiniteMDP, prior: Prior) -> Memory:
         """Memory before the first step. Only the oracle may look at the tables of `mdp`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan(self, memory: Memory, state: Array, key: Array) -> tuple[Memory, Plan]:
         """Decide for the coming block, which begins at `state`."""
-        raise NotImplementedError
 
     def noise(self, key: Array, steps: int, known: Known) -> Any:
         """All random numbers of a block's steps, leading axis `steps`."""
         return uniform_pairs(key, (steps,))[0]
 
+    @abstractmethod
     def act(self, memory: Memory, state: Array, noise: Any) -> Array:
         """Choose an action."""
-        raise NotImplementedError
 
     def learn(self, memory: Memory, step: Transitions, noise: Any) -> Memory:
         """Learn from one step, for agents that learn at every step. The fields of `step` are scalars."""
@@ -89,9 +90,9 @@ def without_model(plan: Plan) -> Plan:
 class PosteriorAgent(Agent):
     """Agents that keep the conjugate posterior and decide anew for each block; a subclass is its `improve`."""
 
+    @abstractmethod
     def improve(self, last: Plan, belief: Belief, key: Array) -> Plan:
         """Algorithm-specific lines: on which models the policy is optimised, and by which updates."""
-        raise NotImplementedError
 
     def begin(self, mdp: FiniteMDP, prior: Prior) -> PosteriorMemory:
         """An empty posterior and the uniform policy."""

@@ -12,7 +12,7 @@ from cdpo.tabular.agents.base import Agent, Plan
 from cdpo.tabular.mdp import FiniteMDP
 from cdpo.tabular.planning import Known, uniform_policy
 from cdpo.tabular.posterior import Prior, Transitions
-from cdpo.tabular.samplers import fold, uniform_pairs
+from cdpo.tabular.samplers import uniform_pairs
 
 
 class QMemory(eqx.Module):
@@ -59,8 +59,8 @@ class QLearning(Agent):
 
     def noise(self, key: Array, steps: int, known: Known) -> Noise:
         """Uniform numbers."""
-        explore, _ = uniform_pairs(fold(key, 0), (steps,))
-        priority, _ = uniform_pairs(fold(key, 1), (steps, known.allowed.shape[-1]))
+        explore, _ = uniform_pairs(key, (steps,))
+        priority, _ = uniform_pairs(key, (steps, known.allowed.shape[-1]), stream=1)
         return Noise(explore, priority)
 
     def act(self, memory: QMemory, state: Array, noise: Noise) -> Array:

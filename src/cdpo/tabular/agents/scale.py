@@ -1,5 +1,6 @@
 """The two ends of the scale: the optimal policy of the true MDP, and uniformly random actions."""
 
+from abc import abstractmethod
 from typing import ClassVar
 
 import equinox as eqx
@@ -22,9 +23,9 @@ class FixedMemory(eqx.Module):
 class FixedAgent(Agent):
     """Follows one policy for ever."""
 
+    @abstractmethod
     def policy(self, mdp: FiniteMDP) -> Array:
         """The policy, [S, A]."""
-        raise NotImplementedError
 
     def begin(self, mdp: FiniteMDP, prior: Prior) -> FixedMemory:
         """Fix the policy."""

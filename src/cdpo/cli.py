@@ -1,0 +1,132 @@
+"""The command line: words to a command, mistakes to one line and exit code 2."""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import tyro
+
+from cdpo import __version__
+from cdpo.commands import COMMANDS, Command
+from cdpo.errors import UserError, unknown
+from cdpo.runs import hardware, versions
+
+INTERRUPTED = 130
+
+
+def usage() -> str:
+    """The overview of `cdpo --help`."""
+    lines = [
+        "usage: cdpo COMMAND [OPTIONS]",
+        "",
+        "Conservative Dual Policy Optimization, and what it is compared with.",
+        "",
+    ]
+    width = max(len(name) for name in COMMANDS)
+    for name, command in COMMANDS.items():
+        lines.append(f"  {name.ljust(width)}  {(command.__doc__ or '').splitlines()[0]}")
+    lines += [
+        "",
+        "  cdpo COMMAND --help   the options of a command",
+        "  cdpo --version        versions, for a bug report",
+    ]
+    lines += ["", "A first run: cdpo tabular --env chain --size 8 --agents cdpo psrl --seeds 10 --out runs/first"]
+    return "\n".join(lines)
+
+
+def parse(words: Sequence[str]) -> Command:
+    """The command that the words ask for; a UserError of one line if they do not make sense."""
+    name, *rest = words
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    kind = COMMANDS[name]
+    if {"-h", "--help"} & set(rest):
+        return tyro.cli(kind, args=rest, prog=f"cdpo {name}")  # prints and exits
+    complaint = io.StringIO()
+    try:
+        # tyro explains itself in boxes of several lines; they are folded into one.
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):
+            command, left = tyro.cli(kind, args=rest, prog=f"cdpo {name}", return_unknown_args=True)
+    except SystemExit:
+        raise UserError(f"{_folded(complaint.getvalue())}; see cdpo {name} --help") from None
+    if left:
+        flags = [word for word in left if word.startswith("-")]
+        if not flags:
+            raise UserError(f"unexpected word {left[0]!r}; see cdpo {name} --help")
+        flag = flags[0].split("=")[0]
+        near = difflib.get_close_matches(flag, _flags(kind), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"unknown option {flag}{hint} (cdpo {name} --help lists them)")
+    return command
+
+
+def _flags(kind: type[Any], prefix: str = "--") -> list[str]:
+    """Every option of a command, nested ones with their part's name."""
+    flags = []
+    for field in dataclasses.fields(kind):
+        flag = prefix + field.name.replace("_", "-")
+        default = field.default
+        nested = dataclasses.is_dataclass(default) and not isinstance(default, type)
+        flags += _flags(type(default), flag + ".") if nested else [flag]
+    return flags
+
+
+def _folded(box: str) -> str:
+    """What a tyro box says, in one line: its first paragraph after the title."""
+    bare = (re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines())
+    paragraphs: list[list[str]] = [[]]
+    for line in bare:
+        if not line or line[0] in "╭╰+" or set(line) <= set("─-"):
+            paragraphs.append([])
+        else:
+            paragraphs[-1].append(line)
+    said = [" ".join(lines) for lines in paragraphs if lines]
+    # A box without borders has its title, a word or two, as the first paragraph.
+    body = next((text for text in said if len(text.split()) > 2), "the command line cannot be understood")
+    return body.rstrip(".")
+
+
+def main() -> None:
+    """Entry point of the `cdpo` command."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if words[0] == "--version":
+        _keep_compiled_programs()
+        print(f"cdpo {__version__}")
+        for name, value in {**versions(), **hardware()}.items():
+            print(f"  {name}: {value}")
+        return 0
+    try:
+        command = parse(words)
+        _keep_compiled_programs()
+        command.run(words)
+    except UserError as error:
+        print(f"cdpo: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has had enough: quiet, as other tools are.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def _keep_compiled_programs() -> None:
+    """Compiled programs survive the process: the second run of a command starts at once."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdpo" / "xla"
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -1,0 +1,74 @@
+"""One entry per figure of the paper, and the studies beside them; `reproduce` makes any of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdpo.errors import UserError
+from cdpo.experiments import chain, posterior, studies
+from cdpo.experiments.figure import Figure, Scale
+from cdpo.runs import RunFolder, check_free, hardware, versions
+from cdpo.tabular.study import complete
+
+_LATER = "not in this version, which has no deep agents yet"
+
+FIGURES: dict[str, Figure] = {
+    "posterior": Figure(
+        "figure 1",
+        "posterior of CDPO and PSRL at the furthest state of the 8- and the 15-chain",
+        posterior.furthest_cells,
+        posterior.draw_furthest,
+    ),
+    "regret": Figure(
+        "figure 2", "cumulative regret of CDPO and PSRL at N = 8 and 15", chain.regret_pair, chain.draw_curves
+    ),
+    "exploration": Figure("figure 3", f"greedy, PSRL, HUCRL and CDPO on MuJoCo ({_LATER})"),
+    "baselines": Figure("figure 4", f"CDPO against MBPO, SLBO, ME-TRPO, SAC, PPO and MPO ({_LATER})"),
+    "ablation": Figure("figure 5", f"dual updates, bound and solvers on MuJoCo ({_LATER})"),
+    "chain": Figure("appendix", "the N-Chain, drawn from its table", lambda scale: [], chain.draw_diagram),
+    "posterior-evolution": Figure(
+        "appendix",
+        "posterior over all states and actions of the 8-chain, for CDPO and for PSRL",
+        posterior.evolution_cells,
+        posterior.draw_evolution,
+    ),
+    "cumulative-regret": Figure(
+        "appendix", "cumulative regret of all agents at N = 5, 10, 15", chain.regret_all, chain.draw_curves
+    ),
+    "normalised-regret": Figure(
+        "appendix", "regret to the oracle over the chain's length", chain.regret_sizes, chain.draw_sizes
+    ),
+    "readings": Figure(
+        "beside the paper", "readings and ablations of CDPO on the chain", studies.readings, studies.draw_normalised
+    ),
+    "sampled-models": Figure(
+        "beside the paper", "the number of sampled models", studies.sampled_models, studies.draw_normalised
+    ),
+    "priors": Figure("beside the paper", "the prior mean of rewards", studies.priors, studies.draw_normalised),
+    "elsewhere": Figure(
+        "beside the paper", "bandit, prior-mdp, wide-narrow, deep-sea", studies.elsewhere, studies.draw_expected
+    ),
+    "bayes-regret": Figure(
+        "theorem 1", "value regret on MDPs drawn from the prior", studies.bayes_regret, studies.draw_value
+    ),
+    "ledger": Figure("theorem 2", "how often and how much updates lose value", studies.ledgers, studies.draw_ledger),
+}
+
+
+def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Callable[[str, int], Any]) -> list[Path]:
+    """Make a figure under `out`; cells that are finished there are not run again. Returns the files."""
+    figure = FIGURES[name]
+    if figure.cells is None or figure.draw is None:
+        raise UserError(f"{name} ({figure.paper}) is {_LATER}")
+    config = {"kind": "reproduction", "figure": name, "scale": scale, "command": command}
+    if out.exists():
+        folder = RunFolder.open(out)
+        if any(folder.config.get(key) != config[key] for key in ("kind", "figure", "scale")):
+            raise UserError(f"{str(out)!r} holds another run; choose another folder")
+    else:
+        check_free(out)
+        folder = RunFolder.create(out, {**config, "versions": versions(), "hardware": hardware()})
+    records = complete(folder, figure.cells(scale), progress)
+    paths = figure.draw(records, folder.figures)
+    folder.write_summary({"results": records, "versions": versions(), "hardware": hardware()})
+    return paths

@@ -1,0 +1,174 @@
+"""Figures from plain records. The same panels make one figure for a paper, or one small figure each for a page."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from cdpo.report import style
+from cdpo.report.style import Look
+from cdpo.report.tables import Record, Row, cell_label, cells, estimate, line, sized
+from cdpo.runs import write_atomic
+
+_PANEL = (4.4, 3.0)  # inches; on a page a panel is as wide as a phone
+_POINTS = 400  # per line: more than a reader can see, few enough for a small drawing; the rows keep all
+
+Draw = Callable[[Axes], None]
+
+
+def regret_curves(records: Sequence[Record]) -> Figure:
+    """Cumulative realised regret over steps with its band: a panel per environment and size, a line per agent."""
+    return _together(_regret_draws(records), look_of(records))
+
+
+def regret_panels(records: Sequence[Record]) -> list[Figure]:
+    """The panels of `regret_curves` one by one, without the legend."""
+    return [_alone(draw) for draw in _regret_draws(records)]
+
+
+def normalised_by_size(records: Sequence[Record]) -> Figure:
+    """Mean normalised regret over size with its 95% interval: a panel per environment, a line per agent.
+
+    Environments with fewer than two sizes are left out; a ValueError if none is left.
+    """
+    draws = _size_draws(records)
+    if not draws:
+        raise ValueError("no environment was run with two sizes or more")
+    return _together(draws, look_of([record for group in sized(records).values() for record in group]))
+
+
+def normalised_panels(records: Sequence[Record]) -> list[Figure]:
+    """The panels of `normalised_by_size` one by one, without the legend; none for fewer than two sizes."""
+    return [_alone(draw) for draw in _size_draws(records)]
+
+
+def look_of(records: Sequence[Record]) -> dict[str, Look]:
+    """The look of every line, in the order of the legend."""
+    return style.looks({line(record): record["agent"] for record in records})
+
+
+def save_figure(figure: Figure, stem: Path, rows: list[Row]) -> list[Path]:
+    """Writes `stem`.png, `stem`.svg and, with the data behind the figure, `stem`.csv."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    parts = {".png": style.png(figure), ".svg": style.svg(figure), ".csv": text.getvalue().encode(errors="replace")}
+    paths = []
+    for suffix, data in parts.items():
+        path = stem.parent / (stem.name + suffix)  # with_suffix would cut "eta-0.2" short
+        write_atomic(path, data)
+        paths.append(path)
+    return paths
+
+
+def _regret_draws(records: Sequence[Record]) -> list[Draw]:
+    look = look_of(records)
+
+    def panel(title: str, group: list[Record]) -> Draw:
+        def draw(axes: Axes) -> None:
+            for record in group:
+                _curve(axes, record, look[line(record)])
+            _dress(axes, title, "steps", "cumulative regret")
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+        return draw
+
+    return [panel(cell_label(cell), group) for cell, group in cells(records).items()]
+
+
+def _size_draws(records: Sequence[Record]) -> list[Draw]:
+    look = look_of(records)
+
+    def panel(title: str, group: list[Record]) -> Draw:
+        def draw(axes: Axes) -> None:
+            by_line: dict[str, list[Record]] = {}
+            for record in group:
+                by_line.setdefault(line(record), []).append(record)
+            for name, own in by_line.items():
+                _sizes(axes, sorted(own, key=lambda record: record["size"]), look[name])
+            _dress(axes, title, "size", "normalised regret")
+            axes.set_xticks(_ticks({record["size"] for record in group}))
+
+        return draw
+
+    return [panel(env, group) for env, group in sized(records).items()]
+
+
+def _curve(axes: Axes, record: Record, look: Look) -> None:
+    steps, mean, low, high = (np.array(record["curve"][name], dtype=float) for name in ("steps", "mean", "low", "high"))
+    if len(steps) == 0:
+        return
+    shown = np.unique(np.linspace(0, len(steps) - 1, _POINTS).round().astype(int))
+    steps, mean, low, high = steps[shown], mean[shown], low[shown], high[shown]
+    axes.fill_between(steps, low, high, color=look.colour, alpha=look.band, linewidth=0, zorder=look.order - 10)
+    axes.plot(steps, mean, **_stroke(look))
+
+
+def _sizes(axes: Axes, records: list[Record], look: Look) -> None:
+    found = [(record["size"], estimate(record["normalised_regret"])) for record in records]
+    points = [(size, each.mean, each.low, each.high) for size, each in found if each.mean is not None]
+    size, mean, low, high = np.array(points, dtype=float).reshape(-1, 4).T
+    axes.plot(size, mean, marker="o", markersize=2 + 1.2 * look.width, markeredgewidth=0, **_stroke(look))
+    axes.vlines(size, low, high, color=look.colour, linewidth=0.7 * look.width, alpha=0.6, zorder=look.order)
+
+
+def _stroke(look: Look) -> dict[str, Any]:
+    dashes = (0, look.dashes) if look.dashes else "solid"
+    return {"color": look.colour, "linestyle": dashes, "linewidth": look.width, "zorder": look.order}
+
+
+def _dress(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(style.plain(title))
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="x", visible=False)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 0.0), max(high, 0.0))  # regret is read from zero
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+
+
+def _ticks(sizes: set[int]) -> list[int]:
+    """The sizes that were run, or of many an even choice."""
+    ordered = sorted(sizes)
+    return ordered[:: math.ceil(len(ordered) / 8)]
+
+
+def _alone(draw: Draw) -> Figure:
+    with style.house():
+        figure = Figure(figsize=_PANEL, layout="constrained")
+        draw(figure.add_subplot())
+    return figure
+
+
+def _together(draws: list[Draw], look: Mapping[str, Look]) -> Figure:
+    """All panels in a grid under one legend."""
+    names = [style.plain(name) for name in look]
+    columns = {1: 1, 2: 2, 4: 2}.get(len(draws), 3)
+    rows = math.ceil(len(draws) / columns)
+    width = _PANEL[0] * columns if columns > 1 else 1.25 * _PANEL[0]
+    # A sign is about 0.075 inches wide, and a handle with its gaps about 0.55.
+    per_row = max(1, int(width / (0.55 + 0.075 * max(map(len, names), default=1))))
+    lines = math.ceil(len(names) / per_row)
+    with style.house():
+        height = _PANEL[1] * (rows if columns > 1 else 1.15) + 0.2 * lines
+        figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+        for place, draw in enumerate(draws, start=1):
+            draw(figure.add_subplot(rows, columns, place))
+        handles = [Line2D([], [], **_stroke(each)) for each in look.values()]
+        if handles:
+            figure.legend(handles, names, loc="outside upper center", ncols=min(per_row, len(names)))
+    return figure

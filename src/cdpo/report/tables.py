@@ -1,0 +1,101 @@
+"""From the records of tabular runs to the rows behind each figure and table.
+
+A record is a plain dict, as `summary.json` holds it: `env`, `size`, `agent`, the regrets with one entry per seed,
+`curve` and the rest. It may carry a `label`, which then names its line instead of the agent.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cdpo.report.style import agent_label
+from cdpo.tabular.regret import bootstrap_band
+
+Record = dict[str, Any]
+Row = dict[str, Any]
+Cell = tuple[str, int | None]  # environment and size
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its 95% bootstrap interval. A seed without a number (null) does not count."""
+
+    mean: float | None
+    low: float | None  # none for a single seed, which says nothing about the spread
+    high: float | None
+    seeds: int
+
+
+def estimate(values: Iterable[float | None]) -> Estimate:
+    """The mean over seeds and its interval."""
+    known = np.array([value for value in values if value is not None and math.isfinite(value)])
+    if len(known) == 0:
+        return Estimate(None, None, None, 0)
+    if len(known) == 1:
+        return Estimate(float(known[0]), None, None, 1)
+    low, high = bootstrap_band(known)
+    return Estimate(float(known.mean()), float(low), float(high), len(known))
+
+
+def line(record: Record) -> str:
+    """The name of a record's line in a figure and of its row in a table."""
+    return str(record.get("label") or agent_label(record["agent"]))
+
+
+def cell_label(cell: Cell) -> str:
+    """An environment and its size in words; an MDP from a file has no size."""
+    env, size = cell
+    return env if size is None else f"{env}, size {size}"
+
+
+def cells(records: Sequence[Record]) -> dict[Cell, list[Record]]:
+    """The records by environment and size, in the order of the run."""
+    found: dict[Cell, list[Record]] = {}
+    for record in records:
+        found.setdefault((record["env"], record["size"]), []).append(record)
+    return found
+
+
+def sized(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of every environment that was run with two sizes or more, by environment."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if record["size"] is not None:
+            found.setdefault(record["env"], []).append(record)
+    return {env: rows for env, rows in found.items() if len({row["size"] for row in rows}) >= 2}
+
+
+def regret_rows(records: Sequence[Record]) -> list[Row]:
+    """The data behind `regret_curves`: a row per line and step shown."""
+    return [
+        {**_identity(record), "steps": steps, "mean": mean, "low": low, "high": high}
+        for record in records
+        for steps, mean, low, high in zip(
+            *(record["curve"][name] for name in ("steps", "mean", "low", "high")), strict=True
+        )
+    ]
+
+
+def normalised_rows(records: Sequence[Record]) -> list[Row]:
+    """The data behind `normalised_by_size`: a row per line and size."""
+    rows = []
+    for record in (record for group in sized(records).values() for record in group):
+        found = estimate(record["normalised_regret"])
+        rows.append(
+            {
+                **_identity(record),
+                "mean": found.mean,
+                "low": found.low,
+                "high": found.high,
+                "seeds": found.seeds,
+            }
+        )
+    return rows
+
+
+def _identity(record: Record) -> Row:
+    label = {"label": record["label"]} if record.get("label") else {}
+    return {"env": record["env"], "size": record["size"], "agent": record["agent"], **label}

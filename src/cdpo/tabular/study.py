@@ -1,0 +1,258 @@
+"""A study: environments x sizes x agents, each cell a simulation that ends as one record."""
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+
+from cdpo.errors import UserError, unknown
+from cdpo.runs import RunFolder
+from cdpo.tabular.agents import AGENTS, CDPO, Agent, Oracle
+from cdpo.tabular.environments import ENVIRONMENTS, Environment, Fixed, Sized, from_gymnasium
+from cdpo.tabular.ledger import Entry
+from cdpo.tabular.mdp import load_mdp
+from cdpo.tabular.posterior import Prior
+from cdpo.tabular.regret import bootstrap_band, regret
+from cdpo.tabular.simulation import Run, simulate
+
+_CURVE_POINTS = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One agent in one environment."""
+
+    env: str
+    size: int | None
+    environment: Environment
+    agent: Agent
+    steps: int
+    seeds: int = 10
+    seed: int = 0
+    period: int | None = None
+    prior: Prior = Prior()
+    ledger: bool = False
+    variant: str = ""
+    """Names this agent where several of one kind are compared."""
+
+    @property
+    def label(self) -> str:
+        """The cell in a few words, for progress."""
+        return f"{self.env}{'' if self.size is None else f' {self.size}'}, {self.variant or self.agent.name}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes two cells the same: a finished cell need not be run again."""
+        agent = dataclasses.asdict(self.agent)
+        world = (
+            dataclasses.asdict(self.environment)
+            if isinstance(self.environment, Sized)
+            else {"period": self.environment.period}
+        )
+        world.pop("size", None)
+        settings = {
+            **agent,
+            "prior": dataclasses.asdict(self.prior),
+            "environment": world,
+            "period": self.environment.period if self.period is None else self.period,
+            "seeds": self.seeds,
+            "seed": self.seed,
+            "ledger": self.ledger,
+        }
+        return {
+            "env": self.env,
+            "size": self.size,
+            "agent": self.agent.name,
+            "label": self.variant,
+            "settings": settings,
+            "steps": self.steps,
+        }
+
+    def measure(self, oracles: "Oracles", progress: Callable[[int], None] | None) -> dict[str, Any]:
+        """Run the cell and sum it up."""
+        oracle = oracles.of(self)
+        return record(self, self.simulate(ledger=self.ledger, progress=progress), oracle)
+
+    def simulate(self, agent: Agent | None = None, **options: Any) -> Run:
+        """Run the cell's agent, or another one in its place."""
+        return simulate(
+            self.environment,
+            self.agent if agent is None else agent,
+            seeds=self.seeds,
+            seed=self.seed,
+            steps=self.steps,
+            period=self.period,
+            prior=self.prior,
+            **options,
+        )
+
+
+def find_environment(name: str, size: int | None, families: Iterable[Sized] = ()) -> tuple[Environment, int | None]:
+    """An environment by its name and size, by a Gymnasium id, or from an .npz file of arrays.
+
+    `families` carry the settings of named environments; the size is put into them.
+    """
+    if name in ENVIRONMENTS:
+        configured = {family.name: family for family in families}
+        family = configured.get(name) or ENVIRONMENTS[name](size=ENVIRONMENTS[name].default_size)
+        made = dataclasses.replace(family, size=family.default_size if size is None else size)
+        return made, made.size
+    if name.endswith(".npz") or Path(name).is_file():
+        mdp = load_mdp(name)
+    elif name in gymnasium.registry:
+        mdp = from_gymnasium(name)
+    else:
+        raise unknown("environment", name, [*ENVIRONMENTS, "a file.npz", "a Gymnasium id with a transition table"])
+    if size is not None:
+        raise UserError(f"{name} has no sizes to choose from; leave the size out")
+    return Fixed(mdp, mdp.states + 1), None
+
+
+def find_agents(names: Iterable[str], configured: Iterable[Agent] = ()) -> list[Agent]:
+    """Agents by their names, with the settings of `configured` where given."""
+    given = {agent.name: agent for agent in configured}
+    found = []
+    for name in names:
+        if name not in AGENTS:
+            raise unknown("agent", name, AGENTS)
+        found.append(given.get(name) or AGENTS[name]())
+    if not found:
+        raise UserError(f"no agents are named; choose some of {', '.join(AGENTS)}")
+    if len({agent.name for agent in found}) < len(found):
+        raise UserError("an agent is named twice")
+    return found
+
+
+def default_steps(environment: Environment) -> int:
+    """1250 for each state, as in the original study of the chain."""
+    return 1250 * jax.eval_shape(environment.make, jax.random.key(0)).states
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    *,
+    finished: Callable[[dict[str, Any]], None],
+    progress: Callable[[str, int], Any] | None = None,
+) -> None:
+    """Run cells, two at a time so that one compiles while another computes; `finished` gets each record.
+
+    `progress(label, total)` gives an object with `advance(n)` and `done()`. The oracle of each environment is run
+    once for all agents.
+    """
+    oracles = Oracles()
+    lock = threading.Lock()
+
+    def run(cell: Cell) -> None:
+        task = progress(cell.label, cell.steps * cell.seeds) if progress else None
+        made = cell.measure(oracles, task.advance if task else None)
+        if task:
+            task.done()
+        with lock:
+            finished(made)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        waiting = [pool.submit(run, cell) for cell in cells]
+        try:
+            for future in waiting:
+                future.result()
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            raise
+
+
+class Oracles:
+    """The oracle's run for each environment, shared by threads."""
+
+    def __init__(self) -> None:
+        """None has been run yet."""
+        self._runs: dict[Any, Run] = {}
+        self._locks: dict[Any, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def of(self, cell: Cell) -> Run:
+        """The oracle's run in the cell's environment."""
+        key = (cell.environment, cell.steps, cell.seeds, cell.seed, cell.period)
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._runs:
+                self._runs[key] = cell.simulate(Oracle())
+            return self._runs[key]
+
+
+def record(cell: Cell, run: Run, oracle: Run) -> dict[str, Any]:
+    """What a cell leaves behind, in plain types."""
+    lost = regret(run, oracle)
+    points = np.unique(np.linspace(0, len(lost.ends) - 1, min(_CURVE_POINTS, len(lost.ends))).round().astype(int))
+    curve = lost.realised[:, points]
+    low, high = bootstrap_band(curve)
+    return {
+        **cell.identity,
+        "seeds": run.seeds.tolist(),
+        "regret": lost.realised[:, -1].tolist(),
+        "expected_regret": lost.expected[:, -1].tolist(),
+        "normalised_regret": lost.normalised.tolist(),
+        "value_regret": lost.value[:, -1].tolist(),
+        "stuck_fraction": float(lost.stuck.mean()),
+        "average_reward": run.average.tolist(),
+        "curve": {
+            "steps": lost.ends[points].tolist(),
+            "mean": _short(curve.mean(axis=0)),
+            "low": _short(low),
+            "high": _short(high),
+        },
+        "ledger": None if run.ledger is None else summarise_ledger(run.ledger, cell.agent),
+    }
+
+
+def summarise_ledger(entry: Entry, agent: Agent) -> dict[str, Any]:
+    """The ledger of all seeds and updates in a few numbers."""
+    gain = np.asarray(entry.improvement, np.float64)
+    tolerance = 1e-5 * max(1.0, float(np.abs(gain).max()))
+    lost = gain < -tolerance
+    finite = np.isfinite(entry.kappa)
+    eta = agent.eta if isinstance(agent, CDPO) and agent.constraint != "none" else None
+    bound_kappa = np.where(finite, np.asarray(entry.bound_kappa, np.float64), -np.inf)
+    return {
+        "updates": gain.size,
+        "lost_share": float(lost.mean()),
+        "mean_loss": float(-gain[lost].mean()) if lost.any() else 0.0,
+        "loss_per_update": float(-gain[lost].sum() / gain.size),
+        "mean_delta": float(np.mean(entry.delta)),
+        "mean_delta_q": float(np.mean(entry.delta_q)),
+        "mean_error_q": float(np.mean(entry.error_q)),
+        "mean_error_pi": float(np.mean(entry.error_pi)),
+        "kappa_finite": float(finite.mean()),
+        "median_kappa": float(np.median(np.asarray(entry.kappa)[finite])) if finite.any() else None,
+        "mean_distance": float(np.mean(entry.distance)),
+        "mean_trust": float(np.mean(entry.trust)),
+        "distance_within_eta": None if eta is None else float(np.mean(entry.distance <= eta + 1e-5)),
+        "bound_held": float(np.mean(gain >= entry.bound - 10 * tolerance)),
+        "bound_kappa_held": float(np.mean(gain >= bound_kappa - 10 * tolerance)),
+        "bound_positive": float(np.mean(np.asarray(entry.bound) > tolerance)),
+    }
+
+
+def complete(folder: RunFolder, cells: Sequence[Cell], progress: Callable[[str, int], Any]) -> list[dict[str, Any]]:
+    """The records of all cells; those that the folder lacks are run, and kept as they finish."""
+    done = {_key(record) for record in folder.records()}
+    run_cells([cell for cell in cells if _key(cell.identity) not in done], finished=folder.append, progress=progress)
+    found = {_key(record): record for record in folder.records()}
+    return [found[_key(cell.identity)] for cell in cells]
+
+
+def _key(record: dict[str, Any]) -> str:
+    """What two records of the same cell have in common, whatever else they hold."""
+    return json.dumps([record[name] for name in ("env", "size", "agent", "label", "settings", "steps")])
+
+
+def _short(values: np.ndarray) -> list[float]:
+    return [float(f"{x:.6g}") for x in values]
