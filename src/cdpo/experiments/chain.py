@@ -64,7 +64,7 @@ def draw_diagram(records: Records, folder: Path) -> list[Path]:
         axes = figure.add_subplot()
     axes.set_axis_off()
     axes.set_xlim(-0.8, size - 0.2)
-    axes.set_ylim(-1.75, 1.75)
+    axes.set_ylim(-1.75, 1.9)
     rows = []
     colours = {0: "#c1443c", 1: "#2f6db3"}
     for s, a, t in np.argwhere(transition > 0):
@@ -83,18 +83,17 @@ def draw_diagram(records: Records, folder: Path) -> list[Path]:
         axes.plot(s, 0, "o", markersize=26, markerfacecolor="white", markeredgecolor="#333333")
         axes.text(s, 0, f"{s + 1}", ha="center", va="center")
     last = size - 1
-    axes.text(0.5, 0.62, f"right: {1 - 1 / size:.2f} onwards", color=colours[1], ha="center", fontsize=8)
-    axes.text(
-        last / 2, 1.55, f"right at the end: reward {reward[last, 1, 0]:.0f}, back to 1", color=colours[1], ha="center"
+    captions = (
+        (1.2, colours[1], f"right at {size}: back to 1 with reward {reward[last, 1, 0]:.0f}, probability 1 - 1/N"),
+        (
+            -1.2,
+            colours[1],
+            f"right: onwards with probability 1 - 1/N, else (dashed) back; mean reward {reward[0, 1, 1]:.4f}",
+        ),
+        (-1.55, colours[0], "left: always back; mean reward 0"),
     )
-    axes.text(0.5, -0.72, "left: always, reward 0", color=colours[0], ha="center", fontsize=8)
-    axes.text(
-        last / 2,
-        -1.6,
-        f"N = {size}: a step right costs {-reward[0, 1, 1]:.4f} on average and slips to the left with probability 1/N",
-        ha="center",
-        fontsize=9,
-    )
+    for height, colour, text in captions:
+        axes.text(last / 2, height, text, color=colour, ha="center", fontsize=9)
     return save_figure(figure, folder / "chain", rows)
 
 
@@ -108,12 +107,12 @@ def _arrow(s: int, a: int, t: int, colour: str, probability: float) -> FancyArro
     }
     style["linestyle"] = "--" if probability < 0.5 else "-"
     if s == t:
-        shift = 0.1 if a else -0.1
-        loop = f"arc3,rad={-1.6 if a else 1.6}"
-        y = 0.24 if a else -0.24
-        return FancyArrowPatch((s - 0.12 + shift, y), (s + 0.12 + shift, y), connectionstyle=loop, **style)
+        # Beside the first state: the slip leaves above and comes back at its side, left the same below.
+        side = 1 if a else -1
+        ends = (s - 0.06, 0.26 * side), (s - 0.2, 0.12 * side)
+        return FancyArrowPatch(*ends, connectionstyle=f"arc3,rad={2.2 * side}", **style)
     if abs(s - t) > 1:
-        return FancyArrowPatch((s, 0.26), (t, 0.26), connectionstyle="arc3,rad=0.38", **style)
+        return FancyArrowPatch((s, 0.26), (t, 0.26), connectionstyle="arc3,rad=0.36", **style)
     y = 0.2 if a and t > s else -0.2
     bend = -0.35 if a and t > s else (-0.35 if not a else -0.75)
     return FancyArrowPatch((s, y), (t, y), connectionstyle=f"arc3,rad={bend}", **style)
