@@ -55,6 +55,25 @@ class Sized(ABC):
         """The MDP for one seed."""
 
 
+class _Outcomes:
+    """Tables from a list of outcomes. Outcomes that share (s, a, s') become one with the mixture's moments."""
+
+    def __init__(self, states: int, actions: int):
+        self.probability, self.first, self.second = np.zeros((3, states, actions, states))
+
+    def add(self, s: int, a: int, successor: int, probability: float, mean: float, sd: float) -> None:
+        cell = (s, a, successor)
+        self.probability[cell] += probability
+        self.first[cell] += probability * mean
+        self.second[cell] += probability * (mean**2 + sd**2)
+
+    def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Transition, mean reward and standard deviation, each [S, A, S]."""
+        weight = np.where(self.probability > 0, self.probability, 1)
+        mean = self.first / weight
+        return self.probability, mean, np.sqrt(np.maximum(self.second / weight - mean**2, 0))
+
+
 @dataclass(frozen=True)
 class Chain(Sized):
     """N-Chain (Markou and Rasmussen, 2019): only going right all the way pays, and every step right costs."""
@@ -77,23 +96,15 @@ class Chain(Sized):
         """Action 0 is left, action 1 is right."""
         n = self.size
         delta = 0.1 * np.exp(-n / 4)
-        transition = np.zeros((n, 2, n))
-        mean = np.zeros((n, 2, n))
-        mean[:, 1] = -delta
+        outcomes = _Outcomes(n, 2)
         for s in range(n):
-            left = max(s - 1, 0)
-            right = s + 1 if s < n - 1 else 0
-            transition[s, 0, left] = 1
-            transition[s, 1, left] += 1 / n
-            transition[s, 1, right] += 1 - 1 / n
-        if self.pays == "attempt":
-            mean[n - 1, 1] = 1
-        elif n == 2:
-            # Success and failure at the end both lead to state 0, and only the former pays 1: the exact mixture.
-            mean[1, 1, 0] = 0.5 * 1 + 0.5 * -delta
-        else:
-            mean[n - 1, 1, 0] = 1
-        return FiniteMDP(transition, mean, delta)
+            end = s == n - 1
+            left, right = max(s - 1, 0), 0 if end else s + 1
+            slip = 1.0 if end and self.pays == "attempt" else -delta
+            outcomes.add(s, 0, left, 1.0, 0.0, delta)
+            outcomes.add(s, 1, left, 1 / n, slip, delta)
+            outcomes.add(s, 1, right, 1 - 1 / n, 1.0 if end else -delta, delta)
+        return FiniteMDP(*outcomes.tables())
 
 
 @dataclass(frozen=True)
@@ -270,25 +281,19 @@ def from_gymnasium(env: str | gymnasium.Env[Any, Any], discount: float = 0.99, *
         if isinstance(env, str):
             made.close()
     states, actions = len(table), len(table[0])
-    transition = np.zeros((states, actions, states))
-    first = np.zeros_like(transition)  # probability-weighted moments of the reward
-    second = np.zeros_like(transition)
+    outcomes = _Outcomes(states, actions)
     ends = np.zeros(states, bool)
     goes_on = np.zeros(states, bool)
     for s, a in np.ndindex(states, actions):
         for probability, successor, reward, done in table[s][a]:
-            transition[s, a, successor] += probability
-            first[s, a, successor] += probability * reward
-            second[s, a, successor] += probability * reward**2
+            outcomes.add(s, a, successor, probability, reward, 0.0)
             # Tables list a terminal state's own loop too; what it says about itself decides nothing.
             if successor != s:
                 ends[successor] |= done
                 goes_on[successor] |= not done
     if (ends & goes_on).any():
         raise UserError(f"{label} enters state {int(np.argmax(ends & goes_on))} both ending and going on")
-    weight = np.where(transition > 0, transition, 1)
-    mean = first / weight
-    sd = np.sqrt(np.maximum(second / weight - mean**2, 0))
+    transition, mean, sd = outcomes.tables()
     transition[ends] = np.eye(states)[ends][:, None]
     mean[ends] = 0
     sd[ends] = 0

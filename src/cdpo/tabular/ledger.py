@@ -32,17 +32,24 @@ class Entry(NamedTuple):
     kappa: Array  # {E_{rho_pi}[(d rho_q / d rho_pi)^2]}^(1/2); infinite where q_t goes and pi_{t-1} does not
     distance: Array  # E_{nu_q}[TV(pi_t, q_t)] in truth
     iota: Array  # max |A_{pi_t}| in truth
-    trust: Array  # 2 distance iota / (1 - gamma)
+    slope: Array  # 2 iota / (1 - gamma): what a total variation of one may cost
+
+    @property
+    def trust(self) -> Array:
+        """What leaving q_t may have cost, with the distance that was really gone."""
+        return self.distance * self.slope
 
     @property
     def bound(self) -> Array:
         """The right side with every term exact: improvement >= bound always."""
         return self.delta - self.error_q - self.error_pi - self.trust
 
-    @property
-    def bound_kappa(self) -> Array:
-        """The theorem's form, where kappa carries the error from what pi_{t-1} visits to what q_t visits."""
-        return self.delta - (1 + self.kappa) * self.error_pi - self.trust
+    def theorem(self, eta: float) -> Array:
+        """The theorem's right side: kappa for the error on what q_t visits, the bound eta for the distance.
+
+        It speaks of a distance under the true visitation, while an agent can only bound it under its model's.
+        """
+        return self.delta - (1 + self.kappa) * self.error_pi - eta * self.slope
 
 
 def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model) -> Entry:
@@ -80,5 +87,5 @@ def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model) -> Entry:
         kappa=jnp.sqrt(jnp.sum(ratio)),
         distance=distance,
         iota=iota,
-        trust=2 * distance * iota / (1 - gamma),
+        slope=2 * iota / (1 - gamma),
     )
