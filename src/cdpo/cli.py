@@ -73,6 +73,8 @@ def _flags(kind: type[Any], prefix: str = "--") -> list[str]:
     flags = []
     for field in dataclasses.fields(kind):
         flag = prefix + field.name.replace("_", "-")
+        if tyro.conf.Suppress in getattr(field.type, "__metadata__", ()):
+            continue
         default = field.default
         nested = dataclasses.is_dataclass(default) and not isinstance(default, type)
         flags += _flags(type(default), flag + ".") if nested else [flag]
@@ -96,7 +98,14 @@ def _folded(box: str) -> str:
 
 def main() -> None:
     """Entry point of the `cdpo` command."""
-    sys.exit(_run(sys.argv[1:]))
+    try:
+        code = _run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of a pipe has had enough: quiet, as other tools are.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
 
 
 def _run(words: list[str]) -> int:
@@ -118,10 +127,6 @@ def _run(words: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of a pipe has had enough: quiet, as other tools are.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return 0
 
 

@@ -23,6 +23,9 @@ from cdpo.tabular.posterior import Prior
 from cdpo.tabular.regret import bootstrap_band
 from cdpo.tabular.study import Cell, complete, default_steps, find_agents, find_environment
 
+_MOST = 10**9  # counts and their sums fit 32 bits
+_LARGEST = 1e30  # settings become 32-bit floats
+
 
 class Command(Protocol):
     """What the dispatcher needs."""
@@ -69,10 +72,14 @@ class Tabular:
         """The simulations that this asks for; a UserError where it asks for something that does not exist."""
         for name in ("seeds", "steps", "period"):
             number = getattr(self, name)
-            if number is not None and number < 1:
-                raise UserError(f"--{name} must be at least 1, not {number}")
-        if not 0 <= self.seed < 2**31 - self.seeds:
-            raise UserError(f"--seed must be a non-negative 32-bit number, not {self.seed}")
+            if number is not None and not 1 <= number <= _MOST:
+                raise UserError(f"--{name} must be between 1 and {_MOST}, not {number}")
+        if not 0 <= self.seed <= _MOST:
+            raise UserError(f"--seed must be between 0 and {_MOST}, not {self.seed}")
+        for part, settings in _settings(self).items():
+            for name, value in settings.items() if isinstance(settings, dict) else ():
+                if isinstance(value, float) and not abs(value) < _LARGEST:
+                    raise UserError(f"--{part}.{name} must be a finite number, not {value:g}".replace("_", "-"))
         parts = [getattr(self, field.name) for field in dataclasses.fields(self)]
         agents = find_agents(self.agents, [part for part in parts if isinstance(part, Agent)])
         families = [part for part in parts if isinstance(part, Sized)]
@@ -186,9 +193,13 @@ class Resume:
             raise UserError(f"{str(self.folder)!r} has finished; there is nothing to go on with")
         from cdpo.cli import parse
 
-        command = parse(shlex.split(config["command"])[1:])
+        try:
+            typed = shlex.split(str(config.get("command")))[1:]
+        except ValueError:
+            typed = []
+        command = parse(typed) if typed[:1] == ["tabular"] else None
         if not isinstance(command, Tabular):
-            raise UserError(f"{str(self.folder)!r} holds a command that is not a tabular run: {config['command']}")
+            raise UserError(f"{str(self.folder)!r} holds no tabular command in its config.json; run it again elsewhere")
         finish_tabular(folder, command.cells())
 
 

@@ -47,6 +47,14 @@ def test_terms_equal_an_independent_computation(cases, exact):
         assert entry.distance == pytest.approx(truth.visitation(q) @ moved, abs=1e-5)
         advantage = np.where(allowed & ~terminal[:, None], truth.q(pi) - truth.value(pi)[:, None], 0)
         assert entry.iota == pytest.approx(np.abs(advantage).max(), abs=1e-4)
+        for policy, found in ((q, entry.error_q), (before, entry.error_pi)):
+            value = np.where(terminal, 0, wrong.value(policy))
+            off = wrong.transition - truth.transition
+            # Mass that a row lacks has gone to terminal states, and counts there.
+            distance = np.abs(off).sum(-1) + np.abs(off.sum(-1))
+            loss = 0.9 * np.ptp(value) / 2 * distance + np.abs(wrong.reward - truth.reward)
+            rho = truth.visitation(policy)[:, None] * np.float64(policy)
+            assert found == pytest.approx(np.sum(rho * loss) / 0.1, rel=1e-4)
 
 
 def test_error_bounds_what_the_model_gets_wrong(cases, exact):
@@ -67,6 +75,10 @@ def test_improvement_is_never_below_the_bound(cases):
     for *_, entry in cases:
         assert entry.improvement >= entry.bound - 1e-4
         assert entry.bound == pytest.approx(float(entry.delta - entry.error_q - entry.error_pi - entry.trust))
+        assert entry.trust == pytest.approx(float(2 * entry.distance * entry.iota / (1 - 0.9)), rel=1e-4)
+        assert entry.theorem(0.2) == pytest.approx(
+            float(entry.delta - (1 + entry.kappa) * entry.error_pi - 0.2 * entry.slope), rel=1e-4
+        )
 
 
 def assert_bound_holds(run):
@@ -85,27 +97,22 @@ def test_bound_holds_in_whole_runs_on_the_chain(agent, chain_run):
     assert (run.ledger.delta >= -1e-4).all()
 
 
-@pytest.mark.parametrize("agent", [CDPO(), PSRL(), Greedy()], ids=lambda agent: agent.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", [CDPO(), PSRL(), Greedy(), UCRL()], ids=lambda agent: agent.name)
 def test_bound_holds_on_random_mdps(agent):
     assert_bound_holds(simulate(PriorMDP(5), agent, seeds=8, steps=420, ledger=True))
 
 
+@pytest.mark.slow
 def test_bound_holds_under_optimism():
-    for environment in (Chain(5), PriorMDP(5)):
-        run = simulate(environment, UCRL(), seeds=8, steps=420, ledger=True)
-        assert_bound_holds(run)
-        assert (run.ledger.delta >= -1e-3).all()
-
-
-def test_bound_holds_where_episodes_end():
-    run = simulate(DeepSea(3), CDPO(), seeds=8, steps=192, ledger=True)
+    run = simulate(Chain(5), UCRL(), seeds=8, steps=420, ledger=True)
     assert_bound_holds(run)
-    assert (run.ledger.delta >= -1e-4).all()
+    assert (run.ledger.delta >= -1e-3).all()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", [PSRL(), Greedy(), UCRL(), CDPO(constraint="pointwise")], ids=lambda a: a.name)
-def test_bound_holds_where_episodes_end_for_every_framework(agent):
+@pytest.mark.parametrize("agent", [CDPO(), PSRL(), Greedy(), UCRL()], ids=lambda agent: agent.name)
+def test_bound_holds_where_episodes_end(agent):
     assert_bound_holds(simulate(DeepSea(3), agent, seeds=8, steps=192, ledger=True))
 
 
@@ -120,7 +127,9 @@ def test_no_error_where_the_model_is_the_truth(cases):
         known, truth = Known.of(mdp), Model.true(mdp)
         q, _ = optimal(truth, known, pi)
         entry = entry_of(mdp, Plan(before, before, None), Plan(q, q, truth), truth)
-        assert entry.error_q == entry.error_pi == entry.distance == entry.trust == 0
+        assert entry.distance == entry.trust == 0
+        # Compiled sums over the same numbers may be ordered differently: nothing but rounding is left.
+        assert entry.error_q < 1e-5 and entry.error_pi < 1e-5
         assert entry.delta >= -1e-5
         assert entry.improvement == pytest.approx(float(entry.delta), abs=1e-5)
 
@@ -135,32 +144,27 @@ def test_kappa_is_infinite_exactly_when_q_goes_where_the_last_policy_does_not(ca
         kinds.add(bool(new.any()))
         if new.any():
             assert np.isposinf(entry.kappa)
-            assert np.isneginf(entry.bound_kappa)
+            assert np.isneginf(entry.theorem(0.2))
         else:
             ratio = np.divide(rho_q**2, rho_pi, out=np.zeros_like(rho_q), where=rho_pi > 0)
             assert entry.kappa == pytest.approx(np.sqrt(ratio.sum()), rel=1e-3)
             assert entry.kappa >= rho_q.sum() / np.sqrt(rho_pi.sum()) - 1e-3
-            assert entry.improvement >= entry.bound_kappa - 1e-3
     assert kinds == {True, False}
 
 
-def test_kappa_is_one_for_the_same_policy():
-    mdp = Chain(5).make(jax.random.key(0))
-    uniform = jnp.full((5, 2), 0.5)
-    truth = Model.true(mdp)
-    entry = entry_of(mdp, Plan(uniform, uniform, None), Plan(uniform, uniform, truth), truth)
-    assert entry.kappa == pytest.approx(1, abs=1e-5)
+def test_kappa_is_one_for_the_same_policy(cases):
+    for mdp, _, before, _, _, _ in cases:
+        if not mdp.terminal.any():
+            plan, truth = Plan(before, before, None), Model.true(mdp)
+            assert entry_of(mdp, plan, plan._replace(model=truth), truth).kappa == pytest.approx(1, abs=1e-5)
 
 
-def test_kappa_is_a_number_where_q_hardly_goes():
-    """A visitation whose square underflows, where the last policy never goes, still makes kappa infinite."""
-    transition = np.zeros((3, 2, 3))
-    transition[0, 0, 0] = transition[1:, :, 1] = 1
-    transition[0, 1] = [1, 0, 0]
+def test_kappa_is_infinite_also_where_q_hardly_goes():
+    """A visitation so small that its square is zero in float32, where the last policy never goes."""
+    transition = np.repeat(np.eye(5)[:, None], 3, axis=1)
     transition[0, 1, 2] = 1e-25
-    transition[2, :, 2], transition[2, :, 1] = 1, 0
     mdp = FiniteMDP(transition, 0.0)
-    stay, leave = jnp.eye(2)[jnp.array([0, 0, 0])], jnp.eye(2)[jnp.array([1, 0, 0])]
+    stay, leave = jnp.eye(3)[jnp.zeros(5, int)], jnp.eye(3)[jnp.array([1, 0, 0, 0, 0])]
     truth = Model.true(mdp)
     entry = entry_of(mdp, Plan(stay, stay, None), Plan(leave, leave, truth), truth)
     assert np.isposinf(entry.kappa)

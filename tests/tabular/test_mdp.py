@@ -184,7 +184,7 @@ def test_pickled_objects_are_refused(tmp_path):
 
     path = tmp_path / "pickled.npz"
     np.savez(path, transition=np.array([Trap()], dtype=object), reward_mean=0.0)
-    with pytest.raises(UserError, match="not a readable .npz file of arrays"):
+    with pytest.raises(UserError, match=r"not a readable \.npz file of arrays"):
         load_mdp(path)
     assert not touched.exists()
 
@@ -203,13 +203,19 @@ def test_what_is_no_npz_file_is_the_users_mistake(kind, tmp_path):
         path.write_bytes(whole if kind == "flipped" else whole[: len(whole) // 2])
     elif kind != "absent":
         path.write_text("hello" if kind == "text" else "")
-    with pytest.raises(UserError, match="not a readable .npz file of arrays"):
+    with pytest.raises(UserError, match=r"not a readable \.npz file of arrays"):
         load_mdp(path)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"start": 0.5}, {"start": "first"}, {"discount": [0.9, 0.9]}, {"reward_mean": "high"}, {"transition": [[[1], [1, 2]]]}],
+    [
+        {"start": 0.5},
+        {"start": "first"},
+        {"discount": [0.9, 0.9]},
+        {"reward_mean": "high"},
+        {"transition": [[[1], [1, 2]]]},
+    ],
     ids=["fractional start", "text start", "two discounts", "text reward", "ragged rows"],
 )
 def test_what_is_no_number_is_the_users_mistake(changes):

@@ -52,6 +52,17 @@ def test_evaluate_equals_a_float64_solution(seed, ending, discount, random_mdp, 
     np.testing.assert_allclose(found, exact.of(mdp).value(policy), rtol=1e-4, atol=2e-4)
 
 
+def test_large_systems_are_solved_as_well(random_mdp, random_policy, exact):
+    rng = np.random.default_rng(0)
+    for states in (32, 33):  # the last solved by elimination, the first by the library
+        mdp = random_mdp(rng, states, 2)
+        policy = random_policy(rng, np.asarray(mdp.allowed)).astype(np.float32)
+        found = evaluate(Model.true(mdp), jnp.asarray(policy), mdp.discount)
+        np.testing.assert_allclose(found, exact.of(mdp).value(policy), rtol=1e-4, atol=2e-4)
+        found = visitation(Model.true(mdp), jnp.asarray(policy), mdp.start, mdp.discount)
+        np.testing.assert_allclose(found, exact.of(mdp).visitation(policy), atol=1e-5)
+
+
 @QUICK
 @given(seed=SEED, ending=st.booleans())
 def test_visitation_equals_the_series(seed, ending, random_mdp, random_policy, exact):

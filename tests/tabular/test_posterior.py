@@ -146,14 +146,6 @@ def test_sampled_models_have_the_posteriors_moments(posterior):
     np.testing.assert_allclose(found.var(0), reward_variance, rtol=0.15)
 
 
-def test_sample_set_is_one_draw_for_each_index(posterior):
-    key = jax.random.key(9)
-    one, three = (jax.jit(lambda k, n=n: posterior.sample_set(known(), k, n))(key) for n in (1, 3))
-    np.testing.assert_allclose(one.transition[0], three.transition[0], rtol=1e-6)
-    np.testing.assert_allclose(one.reward[0], three.reward[0], rtol=1e-5, atol=1e-6)
-    assert np.abs(three.transition[0] - three.transition[1]).max() > 0.01
-
-
 def test_normal_gamma_marginal_variance():
     belief = NormalGamma(*(jnp.full(100_000, x) for x in (0.5, 2.0, 6.0, 3.0)))
     assert float(belief.mean_variance[0]) == pytest.approx(3 / (2 * 5))

@@ -37,7 +37,7 @@ def test_the_extreme_bits_stay_inside_the_open_interval():
     """The arithmetic of `uniform_pairs` on the smallest and the largest word."""
     words = jnp.array([0, 0xFFFFFFFF], jnp.uint32)
     ends = (words >> 9) * 2.0**-23 + 2.0**-24
-    assert 0 < ends[0] and ends[1] < 1
+    assert ends[0] > 0 and ends[1] < 1
     assert np.isfinite(normal_from(ends)).all()
 
 
@@ -101,6 +101,12 @@ def t_draws():
     freedom = np.array([6.0, 9.0, 200.0], np.float32)
     draws = jax.jit(lambda key: student_t(key, jnp.broadcast_to(freedom, (DRAWS, 3))))(jax.random.key(4))
     return dict(zip(freedom.tolist(), np.asarray(draws).T, strict=True))
+
+
+def test_streams_of_one_key_are_independent():
+    zero, one = (uniform_pairs(jax.random.key(0), (20_000,), stream=stream) for stream in (0, 1))
+    together = np.corrcoef([*zero, *one])
+    assert np.abs(together[~np.eye(4, dtype=bool)]).max() < 0.03
 
 
 @pytest.mark.parametrize("freedom", [6.0, 9.0, 200.0])

@@ -9,7 +9,7 @@ import pytest
 from cdpo.errors import UserError
 from cdpo.tabular import simulation
 from cdpo.tabular.agents import BQL, CDPO, MM, PSRL, UBE, UCRL, Greedy, Oracle, QLearning, Random
-from cdpo.tabular.environments import Chain, DeepSea, PriorMDP
+from cdpo.tabular.environments import Bandit, Chain, DeepSea, PriorMDP
 from cdpo.tabular.mdp import FiniteMDP
 from cdpo.tabular.regret import regret
 from cdpo.tabular.simulation import simulate
@@ -18,8 +18,8 @@ from cdpo.tabular.simulation import simulate
 STEPS = 420
 
 
-def run(agent, environment=Chain(5), **settings):
-    return simulate(environment, agent, **{"seeds": 8, "steps": STEPS, "ledger": True} | settings)
+def run(agent, **settings):
+    return simulate(Chain(5), agent, **{"seeds": 8, "steps": STEPS, "ledger": True} | settings)
 
 
 def fields(result):
@@ -54,11 +54,17 @@ def test_a_longer_run_begins_as_a_shorter_one(agent, chain_run):
 
 
 def test_the_segment_changes_nothing():
+    settings = {"seeds": 8, "steps": 60}
+    assert_equal_bits(*(simulate(Chain(5), Random(), segment=segment, **settings) for segment in (4, 3)))
+
+
+@pytest.mark.slow
+def test_the_segment_changes_nothing_in_what_an_agent_learns():
     assert_equal_bits(run(PSRL()), run(PSRL(), segment=17))
 
 
 def test_a_seeds_mdp_does_not_depend_on_the_agent():
-    one, other = run(PSRL(), PriorMDP(5)), run(Oracle(), PriorMDP(5))
+    one, other = (simulate(Bandit(4), agent, seeds=8, steps=8) for agent in (Random(), Oracle()))
     np.testing.assert_array_equal(one.average, other.average)
     assert len(np.unique(one.average)) == 8
 
@@ -83,6 +89,7 @@ def in_a_fresh_process(agent):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_fresh_process_gives_the_same_bits():
     assert in_a_fresh_process("PSRL") == digest(run(PSRL()))
 
@@ -94,13 +101,12 @@ def test_two_fresh_processes_give_the_same_bits():
 
 def test_steps_are_counted_exactly_where_the_period_does_not_divide_them():
     always_one = FiniteMDP(np.ones((1, 2, 1)), 1.0)
-    result = simulate(always_one, Random(), seeds=2, steps=23, period=5)
+    counted = []
+    result = simulate(always_one, Random(), seeds=2, steps=23, period=5, segment=2, progress=counted.append)
     assert result.reward.sum(1) == pytest.approx([23, 23])
     assert result.expected.sum(1) == pytest.approx([23, 23])
     np.testing.assert_array_equal(result.ends, [5, 10, 15, 20, 23])
     np.testing.assert_array_equal(result.average, [1, 1])
-    counted = []
-    simulate(always_one, Random(), seeds=2, steps=23, period=5, segment=2, progress=counted.append)
     assert sum(counted) == 2 * 23
 
 
@@ -126,9 +132,7 @@ def test_an_end_leads_to_a_new_start():
     """From state 0 or 1 by lot to the end, which pays 1 or 2: the states seen between blocks are never the end."""
     transition = np.zeros((3, 1, 3))
     transition[:, 0, 2] = 1
-    mdp = FiniteMDP(
-        transition, np.array([[1.0], [2.0], [100.0]]), start=[0.25, 0.75, 0], terminal=[False, False, True]
-    )
+    mdp = FiniteMDP(transition, np.array([[1.0], [2.0], [100.0]]), start=[0.25, 0.75, 0], terminal=[False, False, True])
     seen = []
     result = simulate(
         mdp, Random(), seeds=8, steps=400, period=1, segment=50, watch=lambda _, __, c: seen.append(np.asarray(c.state))
@@ -188,6 +192,7 @@ def test_cdpo_learns_the_chain_with_less_regret_than_psrl(normalised):
     assert cdpo < psrl < 0.15
 
 
+@pytest.mark.slow
 def test_a_pointwise_bound_explores_too_little(normalised):
     assert normalised(CDPO(constraint="pointwise")).mean() > 0.2
 

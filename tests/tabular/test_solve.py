@@ -5,7 +5,6 @@ import pytest
 from scipy.optimize import linprog
 
 from cdpo.tabular.planning import Known, Model, evaluate, policy_iteration, visitation
-from cdpo.tabular.posterior import Posterior, Prior
 from cdpo.tabular.solve import Aggregation, Trust, constrained_argmax, solve
 
 S, A = 5, 3
@@ -185,20 +184,3 @@ def test_value_policy_never_falls_below_where_it_began(models, trusted, aggregat
         if trusted == "pointwise":
             assert (variation(found, policy) <= 0.3 + 1e-5).all()
     assert max(rose) > 0.1
-
-
-def test_one_model_without_constraint_is_posterior_sampling(models):
-    """With K = 1 and the same draw, CDPO's conservative update is PSRL's only one."""
-    known, _ = models
-    posterior = Posterior.initial(S, A, Prior())
-    uniform = jnp.full((S, A), 1 / A)
-
-    @jax.jit
-    def both(key):
-        alone = jax.tree.map(lambda x: x[0], posterior.sample_set(known, key, 1))
-        reference = solve(uniform, posterior.mean(known), known)
-        return solve(uniform, alone, known), solve(reference, posterior.sample_set(known, key, 1), known)
-
-    for seed in range(5):
-        psrl, cdpo = both(jax.random.key(seed))
-        np.testing.assert_array_equal(psrl, cdpo)

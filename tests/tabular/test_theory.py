@@ -111,3 +111,14 @@ def test_the_printed_equality_of_performance_difference_and_model_error_fails():
     assert improvements == pytest.approx([0.375, 0.125])
     assert printed == pytest.approx([0.125, 0.125])
     assert bounds == pytest.approx([0.125, 0.125])
+
+
+def test_the_printed_change_of_measure_fails():
+    """The paper's proof has E_rho_q[x] <= E_rho_pi[x] kappa, kappa^2 = E_rho_pi[(d rho_q / d rho_pi)^2].
+
+    Cauchy and Schwarz give the root mean square of x in place of its mean: with the mean it can fail by any factor.
+    """
+    rho_pi, rho_q, error = np.array([0.99, 0.01]), np.array([0.0, 1.0]), np.array([0.0, 1.0])
+    kappa = np.sqrt(np.sum(rho_q**2 / rho_pi))
+    assert rho_q @ error > 5 * kappa * (rho_pi @ error)
+    assert rho_q @ error <= kappa * np.sqrt(rho_pi @ error**2) + 1e-12

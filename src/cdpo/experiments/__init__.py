@@ -7,6 +7,7 @@ from typing import Any
 from cdpo.errors import UserError
 from cdpo.experiments import chain, posterior, studies
 from cdpo.experiments.figure import Figure, Scale
+from cdpo.report.style import house
 from cdpo.runs import RunFolder, check_free, hardware, versions
 from cdpo.tabular.study import complete
 
@@ -69,6 +70,7 @@ def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Callab
         check_free(out)
         folder = RunFolder.create(out, {**config, "versions": versions(), "hardware": hardware()})
     records = complete(folder, figure.cells(scale), progress)
-    paths = figure.draw(records, folder.figures)
+    with house():
+        paths = figure.draw(records, folder.figures)
     folder.write_summary({"results": records, "versions": versions(), "hardware": hardware()})
     return paths

@@ -10,7 +10,6 @@ from matplotlib.patches import FancyArrowPatch
 
 from cdpo.experiments.figure import BUDGETS, Records, Scale
 from cdpo.report.figures import normalised_by_size, regret_curves, save_figure
-from cdpo.report.style import house
 from cdpo.report.tables import normalised_rows, regret_rows
 from cdpo.tabular.agents import BQL, CDPO, MM, PSRL, UBE, Agent, QLearning
 from cdpo.tabular.environments import Chain
@@ -19,12 +18,14 @@ from cdpo.tabular.study import Cell
 PAPER_AGENTS: tuple[Agent, ...] = (CDPO(), PSRL(), MM(), UBE(), BQL(), QLearning())
 
 
-def chain_cells(scale: Scale, sizes: tuple[int, ...], agents: tuple[Agent, ...], **options: Any) -> list[Cell]:
-    """Every agent on every chain, at the budget of the scale; smoke keeps only a chain of 4."""
+def chain_cells(
+    scale: Scale, sizes: tuple[int, ...], agents: tuple[Agent, ...], smoke: tuple[int, ...] = (4,), **options: Any
+) -> list[Cell]:
+    """Every agent on every chain, at the budget of the scale; at smoke on the chains of `smoke` instead."""
     budget = BUDGETS[scale]
     return [
         Cell("chain", n, Chain(n), agent, steps=budget.steps * n, seeds=budget.seeds, **options)
-        for n in (sizes if scale != "smoke" else (4,))
+        for n in (sizes if scale != "smoke" else smoke)
         for agent in agents
     ]
 
@@ -41,7 +42,7 @@ def regret_all(scale: Scale) -> list[Cell]:
 
 def regret_sizes(scale: Scale) -> list[Cell]:
     """Every agent of the paper over the chain's length."""
-    return chain_cells(scale, (3, 5, 8, 10, 12, 15), PAPER_AGENTS)
+    return chain_cells(scale, (3, 5, 8, 10, 12, 15), PAPER_AGENTS, smoke=(3, 4))
 
 
 def draw_curves(records: Records, folder: Path) -> list[Path]:
@@ -59,9 +60,8 @@ def draw_diagram(records: Records, folder: Path) -> list[Path]:
     size = 6
     mdp = Chain(size).make(jax.random.key(0))
     transition, reward = np.asarray(mdp.transition), np.asarray(mdp.reward_mean)
-    with house():
-        figure = Drawing(figsize=(9, 3.2), layout="constrained")
-        axes = figure.add_subplot()
+    figure = Drawing(figsize=(9, 3.2), layout="constrained")
+    axes = figure.add_subplot()
     axes.set_axis_off()
     axes.set_xlim(-0.8, size - 0.2)
     axes.set_ylim(-1.75, 1.9)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Drawing
 from cdpo.experiments.chain import chain_cells
 from cdpo.experiments.figure import Records, Scale
 from cdpo.report.figures import save_figure
-from cdpo.report.style import agent_label, house, looks
+from cdpo.report.style import agent_label, looks
 from cdpo.tabular.agents import CDPO, PSRL
 from cdpo.tabular.planning import Known, Model, policy_iteration, uniform_policy
 from cdpo.tabular.posterior import Posterior
@@ -88,9 +88,8 @@ def evolution_cells(scale: Scale) -> list[Cell]:
 def draw_furthest(records: Records, folder: Path) -> list[Path]:
     """Both actions of the last state, CDPO and PSRL side by side."""
     sizes = sorted({r["size"] for r in records})
-    with house():
-        figure = Drawing(figsize=(4.2 * len(sizes), 5.4), layout="constrained")
-        grid = figure.subplots(2, len(sizes), squeeze=False, sharex="col")
+    figure = Drawing(figsize=(4.2 * len(sizes), 5.4), layout="constrained")
+    grid = figure.subplots(2, len(sizes), squeeze=False, sharex="col")
     for column, size in enumerate(sizes):
         for action, name in enumerate(("left", "right")):
             axes = grid[action][column]
@@ -109,9 +108,8 @@ def draw_evolution(records: Records, folder: Path) -> list[Path]:
     paths = []
     for r in records:
         states = r["size"]
-        with house():
-            figure = Drawing(figsize=(1.7 * states, 4.2), layout="constrained")
-            grid = figure.subplots(2, states, squeeze=False, sharex=True, sharey=True)
+        figure = Drawing(figsize=(1.7 * states, 4.2), layout="constrained")
+        grid = figure.subplots(2, states, squeeze=False, sharex=True, sharey=True)
         for state in range(states):
             for action, name in enumerate(("left", "right")):
                 axes = grid[action][state]

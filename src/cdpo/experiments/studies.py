@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
 
 from cdpo.experiments.chain import chain_cells
 from cdpo.experiments.figure import BUDGETS, Records, Scale
 from cdpo.report.figures import save_figure
-from cdpo.report.style import house, looks
+from cdpo.report.style import looks
 from cdpo.tabular.agents import BQL, CDPO, MM, PSRL, UBE, UCRL, Agent, Greedy, QLearning
 from cdpo.tabular.environments import Bandit, DeepSea, PriorMDP, Sized, WideNarrow
 from cdpo.tabular.posterior import Prior
@@ -144,9 +145,8 @@ def draw_value(records: Records, folder: Path) -> list[Path]:
 def draw_ledger(records: Records, folder: Path) -> list[Path]:
     """Share of updates that lost value, and the mean loss."""
     panels = _panels(records)
-    with house():
-        figure = Drawing(figsize=(3.6 * len(panels) + 1.4, 4.6), layout="constrained")
-        grid = figure.subplots(2, len(panels), squeeze=False, sharey=True)
+    figure = Drawing(figsize=(3.6 * len(panels) + 1.4, 4.6), layout="constrained")
+    grid = figure.subplots(2, len(panels), squeeze=False, sharey=True)
     rows: list[dict[str, Any]] = []
     for column, (title, group) in enumerate(panels.items()):
         names = [r["label"] for r in group]
@@ -158,6 +158,7 @@ def draw_ledger(records: Records, folder: Path) -> list[Path]:
             axes.barh(names, [r["ledger"][key] for r in group], color=colours, height=0.62)
             axes.invert_yaxis()
             axes.set_xlabel(caption)
+            axes.xaxis.set_major_locator(MaxNLocator(4))
         grid[0][column].set_title(title)
         rows += [{"env": r["env"], "size": r["size"], "variant": r["label"], **r["ledger"]} for r in group]
     for axes in grid[:, 0]:
@@ -176,9 +177,8 @@ def _dots(records: Records, folder: Path, key: str, caption: str, times_psrl: fl
     """A dot and its interval for each variant, a small tick for each seed."""
     panels = _panels(records)
     tallest = max(len(group) for group in panels.values())
-    with house():
-        figure = Drawing(figsize=(2.9 * len(panels) + 2.4, 0.32 * tallest + 1.3), layout="constrained")
-        grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    figure = Drawing(figsize=(2.9 * len(panels) + 2.4, 0.32 * tallest + 1.3), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     rows: list[dict[str, Any]] = []
     for axes, (title, group) in zip(grid, panels.items(), strict=True):
         for place, r in enumerate(group):
@@ -203,9 +203,10 @@ def _dots(records: Records, folder: Path, key: str, caption: str, times_psrl: fl
             )
             if times_psrl and r["agent"] == "psrl":
                 axes.axvline(times_psrl * values.mean(), color=colour, linestyle=":", linewidth=1.2)
-                axes.text(times_psrl * values.mean(), -0.55, f" {times_psrl:g} x PSRL", color=colour, fontsize=8)
+                axes.text(times_psrl * values.mean(), 0.45, f" {times_psrl:g} x PSRL", color=colour, fontsize=8)
         axes.set_yticks(range(len(group)), [r["label"] for r in group])
         axes.set_title(title)
         axes.set_xlabel(caption)
-    grid[0].yaxis.set_inverted(True)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    grid[0].set_ylim(tallest - 0.4, -0.6)
     return save_figure(figure, folder / key.replace("_", "-"), rows)

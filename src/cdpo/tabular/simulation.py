@@ -42,13 +42,10 @@ _SEGMENT = 64  # blocks per call: short enough to report progress and to stop, l
 class Carry(NamedTuple):
     """One seed between two blocks."""
 
-    key: Array
     block: Array
     state: Array
     memory: Memory
     last: Plan
-    mdp: FiniteMDP
-    optimum: Array  # E_start[V*]
 
 
 class Record(NamedTuple):
@@ -82,46 +79,50 @@ def _world(environment: Environment, root: Array, seed: Array) -> World:
 
 def _begin(agent: Agent, prior: Prior, world: World) -> Carry:
     first = uniform_policy(world.mdp.allowed)
-    memory = agent.begin(world.mdp, prior)
-    return Carry(world.key, jnp.array(0), world.state, memory, Plan(first, first, None), world.mdp, world.optimum)
+    return Carry(jnp.array(0), world.state, agent.begin(world.mdp, prior), Plan(first, first, None))
 
 
-def _block(agent: Agent, period: int, ledger: bool, steps: Array, carry: Carry) -> tuple[Carry, Record]:
-    """Plan, act for `period` steps, learn: one turn of the loop that all agents share. Steps past `steps` are void."""
-    mdp, known = carry.mdp, Known.of(carry.mdp)
-    key = fold(carry.key, carry.block)
-    memory, plan = agent.plan(carry.memory, carry.state, fold(key, 0))
-    noise = agent.noise(fold(key, 1), period, known)
-    # Of the two halves of each pair, one moves the state and one makes the reward's noise.
-    uniform, second = uniform_pairs(key, (period,))
-    normal = normal_from(second)
-    restart = draw(inverse_cdf_table(mdp.start), uniform_pairs(key, (period, 1), stream=1)[0])
-    counts = (carry.block * period + jnp.arange(period) < steps).astype(jnp.float32)
-    move = mdp.sampler()
+def _blocks(agent: Agent, period: int, ledger: bool, segment: int, steps: Array, world: World, start: Carry) -> Any:
+    """`segment` turns of the loop that all agents share: plan, act for `period` steps, learn.
 
-    def step(at: tuple[Array, Memory], drawn: tuple[Any, ...]) -> tuple[tuple[Array, Memory], Transitions]:
-        state, memory = at
-        own, u, z, new, count = drawn
-        action = agent.act(memory, state, own)
-        successor, reward = move(state, action, u, z)
-        transition = Transitions(state, action, reward, successor, count)
-        memory = agent.learn(memory, transition, own)
-        return (jnp.where(mdp.terminal[successor], new, successor), memory), transition
+    Steps past `steps` are void. Returns the new carry and the records, [segment].
+    """
+    mdp, known, truth = world.mdp, Known.of(world.mdp), Model.true(world.mdp)
+    move, restarts = mdp.sampler(), inverse_cdf_table(mdp.start)
 
-    inputs = (noise, uniform, normal, restart, counts)
-    (state, memory), taken = jax.lax.scan(step, (carry.state, memory), inputs)
-    memory = agent.absorb(memory, taken)
+    def block(carry: Carry, _: None) -> tuple[Carry, Record]:
+        key = fold(world.key, carry.block)
+        memory, plan = agent.plan(carry.memory, carry.state, fold(key, 0))
+        noise = agent.noise(fold(key, 1), period, known)
+        # Of the two halves of each pair, one moves the state and one makes the reward's noise.
+        uniform, second = uniform_pairs(key, (period,))
+        restart = draw(restarts, uniform_pairs(key, (period, 1), stream=1)[0])
+        counts = (carry.block * period + jnp.arange(period) < steps).astype(jnp.float32)
 
-    truth = Model.true(mdp)
-    value = mdp.start @ evaluate(truth, plan.policy, mdp.discount)
-    entry = ledger_entry(mdp, carry.last, plan, plan.model) if ledger and plan.model else None
-    record = Record(
-        reward=jnp.sum(taken.reward * counts),
-        expected=jnp.sum(mdp.reward_mean[taken.state, taken.action, taken.successor] * counts),
-        value_gap=carry.optimum - value,
-        entry=entry,
-    )
-    return Carry(carry.key, carry.block + 1, state, memory, without_model(plan), mdp, carry.optimum), record
+        def step(at: tuple[Array, Memory], drawn: tuple[Any, ...]) -> tuple[tuple[Array, Memory], tuple[Array, Array]]:
+            state, memory = at
+            own, u, z, new = drawn
+            action = agent.act(memory, state, own)
+            successor, reward = move(state, action, u, z)
+            memory = agent.learn(memory, Transitions(state, action, reward, successor, jnp.ones(())), own)
+            # One index for the whole transition: every further output costs a kernel at every step.
+            cell = (state * mdp.actions + action) * mdp.states + successor
+            return (jnp.where(mdp.terminal[successor], new, successor), memory), (cell, reward)
+
+        inputs = (noise, uniform, normal_from(second), restart)
+        (state, memory), (cell, reward) = jax.lax.scan(step, (carry.state, memory), inputs)
+        before, action, after = jnp.unravel_index(cell, mdp.transition.shape)
+        memory = agent.absorb(memory, Transitions(before, action, reward, after, counts))
+
+        record = Record(
+            reward=jnp.sum(reward * counts),
+            expected=jnp.sum(mdp.reward_mean[before, action, after] * counts),
+            value_gap=world.optimum - mdp.start @ evaluate(truth, plan.policy, mdp.discount),
+            entry=ledger_entry(mdp, carry.last, plan, plan.model) if ledger and plan.model else None,
+        )
+        return Carry(carry.block + 1, state, memory, without_model(plan)), record
+
+    return jax.lax.scan(block, start, length=segment)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -134,16 +135,12 @@ def _begin_chunk(agent: Agent, prior: Prior, worlds: World) -> Carry:
     return jax.vmap(partial(_begin, agent, prior))(worlds)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(5,))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(6,))
 def _advance_chunk(
-    agent: Agent, period: int, ledger: bool, segment: int, steps: Array, carry: Carry
+    agent: Agent, period: int, ledger: bool, segment: int, steps: Array, worlds: World, carry: Carry
 ) -> tuple[Carry, Record]:
     """`segment` blocks of every lane; records have axes [lane, block]."""
-
-    def blocks(lane: Carry) -> tuple[Carry, Record]:
-        return jax.lax.scan(lambda c, _: _block(agent, period, ledger, steps, c), lane, length=segment)
-
-    return jax.vmap(blocks)(carry)
+    return jax.vmap(partial(_blocks, agent, period, ledger, segment, steps))(worlds, carry)
 
 
 @dataclass(frozen=True)
@@ -213,7 +210,7 @@ def simulate(
                 raise InterruptedError
             if watch is not None:
                 watch(first * period, lanes, carry)
-            carry, record = _advance_chunk(agent, period, ledger, segment, jnp.asarray(steps), carry)
+            carry, record = _advance_chunk(agent, period, ledger, segment, jnp.asarray(steps), worlds, carry)
             records.append(jax.tree.map(np.asarray, record))
             if progress is not None:
                 progress(live * (min((first + segment) * period, steps) - first * period))

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,12 @@ def find_environment(name: str, size: int | None, families: Iterable[Sized] = ()
     if name.endswith(".npz") or Path(name).is_file():
         mdp = load_mdp(name)
     elif name in gymnasium.registry:
-        mdp = from_gymnasium(name)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Gymnasium warns in colours, whatever the terminal
+                mdp = from_gymnasium(name)
+        except (gymnasium.error.Error, ImportError) as error:
+            raise UserError(f"Gymnasium cannot make {name}: {error}") from error
     else:
         raise unknown("environment", name, [*ENVIRONMENTS, "a file.npz", "a Gymnasium id with a transition table"])
     if size is not None:
@@ -168,7 +174,7 @@ def run_cells(
     with ThreadPoolExecutor(max_workers=2) as pool:
         waiting = [pool.submit(run, cell) for cell in cells]
         try:
-            for future in waiting:
+            for future in as_completed(waiting):
                 future.result()
         except BaseException:
             stop.set()  # cells under way end with their segment, so that Ctrl-C is answered soon
@@ -269,7 +275,7 @@ def complete(folder: RunFolder, cells: Sequence[Cell], progress: Callable[[str, 
 
 def _key(record: dict[str, Any]) -> str:
     """What two records of the same cell have in common, whatever else they hold."""
-    return json.dumps([record[name] for name in ("env", "size", "agent", "label", "settings", "steps")])
+    return json.dumps([record.get(name) for name in ("env", "size", "agent", "label", "settings", "steps")])
 
 
 def _short(values: np.ndarray) -> list[float]:

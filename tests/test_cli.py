@@ -1,0 +1,392 @@
+"""The command line's promises. Every run is tiny; a process is started only where a process is the promise."""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from cdpo import __version__
+from cdpo.cli import _flags, _run, parse
+from cdpo.commands import COMMANDS
+from cdpo.runs import RunFolder
+from cdpo.tabular import CDPO, PSRL, UCRL, Chain, Oracle, Prior, Random, regret, simulate
+
+AGENTS = ["oracle", "random", "psrl"]
+TINY = "tabular --env chain --size 2 --seeds 2 --steps 40"
+COMMAND = f"{TINY} --agents {' '.join(AGENTS)}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """Compiled programs are kept by all processes of these tests, and not in the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def call(line):
+    """The exit code, standard output and standard error of a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = _run(shlex.split(line))
+        except SystemExit as ended:  # tyro's help
+            code = ended.code
+    return code, out.getvalue(), err.getvalue()
+
+
+def start(line, **options):
+    """A command in a process of its own."""
+    code = "from cdpo.cli import main; main()"
+    command = [sys.executable, "-c", code, *shlex.split(line)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+def results(folder):
+    """The records of a run's summary, as they stand there."""
+    return json.dumps(json.loads((Path(folder) / "summary.json").read_text())["results"])
+
+
+def tree(folder):
+    return sorted(str(path) for path in Path(folder).rglob("*"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run, and what it said."""
+    folder = tmp_path_factory.mktemp("run") / "parent" / "run"
+    code, out, err = call(f"{COMMAND} --out {folder}")
+    assert code == 0, err
+    return folder, out, err
+
+
+# Mistakes
+
+
+@pytest.fixture(scope="module")
+def playground(tmp_path_factory):
+    """A folder with everything that a mistake may point at."""
+    folder = tmp_path_factory.mktemp("playground")
+    tables = {"transition": np.full((2, 1, 2), 0.5), "reward_mean": np.zeros((2, 1, 2))}
+    np.savez(folder / "good.npz", **tables)
+    np.savez(folder / "rows.npz", **{**tables, "transition": tables["transition"] * 0.9})
+    np.savez(folder / "nan.npz", **{**tables, "reward_mean": np.full((2, 1, 2), np.nan)})
+    np.savez(folder / "lacking.npz", transition=tables["transition"])
+    np.savez(folder / "objects.npz", **{**tables, "reward_mean": np.array([{}])})
+    (folder / "text.npz").write_text("transition")
+    (folder / "pickle.npz").write_bytes(pickle.dumps(tables))
+    (folder / "file").write_text("mine")
+    (folder / "empty").mkdir()
+    RunFolder.create(folder / "unfinished", {"kind": "tabular"})
+    RunFolder.create(folder / "foreign", {"kind": "tabular", "command": "cdpo report 'x"})
+    RunFolder.create(folder / "strange", {"kind": "strange"})
+    RunFolder.create(folder / "other", {"kind": "reproduction", "figure": "chain", "scale": "quick"})
+    finished = RunFolder.create(folder / "finished", {"kind": "tabular", "command": "cdpo tabular"})
+    finished.write_summary({"results": []})
+    return folder
+
+
+MISTAKES = {
+    # What does not exist, with the nearest that does.
+    "tabulr": "did you mean 'tabular'?",
+    "--foo": "unknown command '--foo'",
+    "tabular --env chian": "did you mean 'chain'?",
+    "tabular --env FrozenLake-v99": "unknown environment 'FrozenLake-v99'",
+    "tabular --agents cdpo pslr": "did you mean 'psrl'?",
+    "tabular --agnts cdpo": "unknown option --agnts; did you mean --agents?",
+    "tabular --cdpo.etaa .1": "did you mean --cdpo.eta?",
+    "tabular --chain.size 3": "unknown option --chain.size; did you mean --chain.pays?",
+    "tabular --xyzzy=3": "unknown option --xyzzy (cdpo tabular --help lists them)",
+    "tabular chain": "unexpected word 'chain'",
+    "reproduce chian": "did you mean 'chain'?",
+    "reproduce exploration": "not in this version",
+    # Numbers out of range.
+    "tabular --size 1": "at least 2, not 1",
+    "tabular --env deep-sea --size 0": "at least 2, not 0",
+    "tabular --steps 0": "--steps must be between 1 and",
+    "tabular --steps -5": "not -5",
+    "tabular --steps 3000000000": "--steps must be between 1 and 1000000000",
+    "tabular --seeds 0": "--seeds must be between 1 and",
+    "tabular --seeds -1": "not -1",
+    "tabular --seed -1": "--seed must be between 0 and",
+    "tabular --period 0": "--period must be between 1 and",
+    "tabular --cdpo.eta 1.01": "must be in [0, 1], not 1.01",
+    "tabular --cdpo.eta -.1": "must be in [0, 1], not -0.1",
+    "tabular --cdpo.eta nan": "must be in [0, 1], not nan",
+    "tabular --prior.mean nan": "--prior.mean must be a finite number, not nan",
+    "tabular --prior.strength inf": "--prior.strength must be a finite number, not inf",
+    "tabular --prior.rate 0": "must be positive",
+    "tabular --size 3 3": "a size is named twice",
+    "tabular --agents psrl psrl": "an agent is named twice",
+    "tabular --agents": "no agents are named",
+    # Values that are no such thing.
+    "tabular --steps abc": "--steps",
+    "tabular --steps": "Missing value for argument '--steps'",
+    "tabular --size a": "--size",
+    "tabular --cdpo.eta much": "--cdpo.eta",
+    "tabular --cdpo.constraint foo": "invalid choice 'foo' for argument '--cdpo.constraint'",
+    "reproduce chain --scale tiny": "invalid choice 'tiny' for argument '--scale'",
+    # Files and environments that cannot become an MDP.
+    "tabular --env rows.npz": "transition[0, 0] sums to 0.9, not to 1",
+    "tabular --env nan.npz": "reward_mean[0, 0, 0] is nan",
+    "tabular --env lacking.npz": "lacks the array 'reward_mean'",
+    "tabular --env objects.npz": "objects.npz is not a readable .npz file of arrays",
+    "tabular --env text.npz": "text.npz is not a readable .npz file of arrays",
+    "tabular --env pickle.npz": "pickle.npz is not a readable .npz file of arrays",
+    "tabular --env nowhere.npz": "No such file",
+    "tabular --env good.npz --size 3": "has no sizes",
+    "tabular --env CartPole-v1": "has no transition table",
+    "tabular --env Humanoid-v2": "Gymnasium cannot make Humanoid-v2",
+    # Folders.
+    "tabular --out empty": "'empty' already exists; choose another",
+    "tabular --out file": "'file' already exists; choose another",
+    "tabular --out file/run": "Not a directory",
+    "tabular --out /proc/run": "cannot create '/proc/run'",
+    "reproduce chain --out empty": "it has no config.json",
+    "reproduce chain --out file/run": "Not a directory",
+    "reproduce chain --scale smoke --out other": "holds another run",
+    "reproduce chain --scale quick --out finished": "holds another run",
+    "report": "no run folder is named",
+    "report nowhere": "there is no such folder",
+    "report empty": "it has no config.json",
+    "report file": "is not a run",
+    "report unfinished": "has not finished",
+    "report strange": "unknown kind of run 'strange'",
+    "resume": "cdpo resume --help",
+    "resume nowhere": "there is no such folder",
+    "resume empty": "it has no config.json",
+    "resume finished": "has finished; there is nothing to go on with",
+    "resume unfinished": "no tabular command",
+    "resume foreign": "no tabular command",
+    "resume other": "of kind 'reproduction', which cannot be resumed",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing(playground, monkeypatch, line):
+    monkeypatch.chdir(playground)
+    before = tree(playground)
+    code, out, err = call(line if " --out " in line or not line.startswith("tabular") else f"{line} --out made/run")
+    assert (code, out) == (2, "")
+    assert err.startswith("cdpo: ") and err.count("\n") == 1 and err.endswith("\n")
+    assert MISTAKES[line] in err
+    assert tree(playground) == before
+
+
+def test_a_mistake_in_a_process_has_no_traceback_and_no_colours(tmp_path):
+    ended = start("tabular --env chian --out run", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.fullmatch(r"cdpo: unknown environment 'chian'; did you mean 'chain'\?[^\n\x1b]*\n", ended.stderr)
+    assert tree(tmp_path) == []
+
+
+# Help
+
+
+@pytest.mark.parametrize("line", ["", "--help", "-h"])
+def test_the_overview_names_every_command(line):
+    code, out, err = call(line)
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: cdpo COMMAND")
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in out and command.__doc__.splitlines()[0] in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_explains_every_option(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = call(f"{name} --help")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    # "│ --prior.mean FLOAT   Normal-Gamma mu0: ... (default: 0.0) │", continued on lines without an option.
+    text = " ".join(line.strip("│ ") for line in out.splitlines())
+    parts = re.split(r"(?:^| )(--[a-z][\w.-]*)(?:, --[\w.-]+)?(?= )", text)
+    explained = dict(zip(parts[1::2], parts[2::2], strict=True))
+    for flag in _flags(COMMANDS[name]):
+        if flag in ("--folder", "--folders", "--figure"):
+            assert "positional arguments" in out
+            continue
+        words = re.sub(r"^\s*(\{[^}]*\}(\|\S+)?|\[[^\]]*\]+|[A-Z]+)|\(default:.*", "", explained[flag])
+        assert len(words.split()) >= 2, (flag, explained[flag])
+
+
+def test_version_says_what_a_bug_report_needs():
+    code, out, err = call("--version")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"cdpo {__version__}\n")
+    for words in (f"jax: {jax.__version__}", f"numpy: {np.__version__}", f"backend: {jax.default_backend()}"):
+        assert f"  {words}\n" in out
+    assert f"  device: {jax.devices()[0].device_kind}\n" in out
+
+
+def test_a_reader_that_has_had_enough_gets_no_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    code = "from cdpo.cli import main; main()"
+    command = [sys.executable, "-c", code, "--help"]
+    with os.fdopen(write, "wb") as pipe:
+        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# Runs
+
+
+def test_a_run_folder_holds_what_the_contract_says(run):
+    folder, out, _ = run
+    assert {path.name for path in folder.iterdir()} == {"config.json", "metrics.jsonl", "summary.json"}
+    config = json.loads((folder / "config.json").read_text())
+    assert config["kind"] == "tabular" and config["command"] == f"cdpo {COMMAND} --out {folder}"
+    assert (config["env"], config["sizes"], config["agents"]) == ("chain", [2], AGENTS)
+    assert (config["seeds"], config["seed"], config["steps"]) == (2, 0, 40)
+    assert config["settings"]["cdpo"]["eta"] == 0.2 and config["settings"]["prior"]["strength"] == 4.0
+
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {"results", "versions"} <= summary.keys()
+    assert {"cdpo", "python", "jax", "numpy"} <= summary["versions"].keys()
+    assert [each["agent"] for each in summary["results"]] == AGENTS
+    for each in summary["results"]:
+        assert (each["env"], each["size"], each["steps"]) == ("chain", 2, 40)
+        assert each["settings"]["environment"] == {"pays": "success"}
+        for name in ("regret", "expected_regret", "normalised_regret", "value_regret"):
+            assert len(each[name]) == 2 and all(isinstance(value, float) for value in each[name]), name
+        assert 0 <= each["stuck_fraction"] <= 1
+        curve = each["curve"]
+        assert curve.keys() == {"steps", "mean", "low", "high"}
+        assert curve["steps"] == [*range(3, 40, 3), 40]
+        assert all(
+            low <= mean <= high for low, mean, high in zip(curve["low"], curve["mean"], curve["high"], strict=True)
+        )
+        assert curve["mean"][-1] == pytest.approx(np.mean(each["regret"]), rel=1e-5)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert sorted(lines, key=lambda each: AGENTS.index(each["agent"])) == summary["results"]
+
+    table = [row.split() for row in out.splitlines()]
+    assert [row[2] for row in table[1:4]] == AGENTS
+    for row, each in zip(table[1:4], summary["results"], strict=True):
+        assert row[3] == f"{np.mean(each['normalised_regret']):.3f}"
+    assert out.splitlines()[-1] == f"run folder: {folder}   page: cdpo report {folder}"
+
+
+def test_python_gives_the_numbers_of_the_command_line(run):
+    records = {each["agent"]: each for each in json.loads(results(run[0]))}
+    oracle = simulate(Chain(2), Oracle(), seeds=2, steps=40)
+    for agent in (Random(), PSRL()):
+        lost = regret(simulate(Chain(2), agent, seeds=2, steps=40), oracle)
+        assert lost.realised[:, -1].tolist() == records[agent.name]["regret"]
+        assert lost.expected[:, -1].tolist() == records[agent.name]["expected_regret"]
+        assert lost.normalised.tolist() == records[agent.name]["normalised_regret"]
+        assert lost.value[:, -1].tolist() == records[agent.name]["value_regret"]
+
+
+def test_the_configuration_is_enough_to_repeat_a_run(run, tmp_path):
+    words = shlex.split(RunFolder.open(run[0]).config["command"])
+    assert words[0] == "cdpo"
+    words[words.index("--out") + 1] = str(tmp_path / "again")
+    assert call(shlex.join(words[1:]))[0] == 0
+    assert results(tmp_path / "again") == results(run[0])
+
+
+def test_fresh_processes_agree_to_the_byte_and_write_plain_text(tmp_path):
+    ended = [start(f"{TINY} --agents psrl --out {name}", cwd=tmp_path) for name in ("a", "b")]
+    for each in ended:
+        assert each.returncode == 0, each.stderr
+        assert "\x1b" not in each.stdout + each.stderr and "\r" not in each.stdout + each.stderr
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+
+
+def test_settings_reach_the_agent(tmp_path):
+    settings = "--cdpo.models 3 --cdpo.eta .3 --cdpo.constraint none --prior.mean .1"
+    assert call(f"{TINY} --agents cdpo {settings} --out {tmp_path / 'run'}")[0] == 0
+    (record,) = json.loads(results(tmp_path / "run"))
+    assert [record["settings"][name] for name in ("models", "eta", "constraint")] == [3, 0.3, "none"]
+    assert record["settings"]["prior"]["mean"] == 0.1
+    told = CDPO(models=3, eta=0.3, constraint="none")
+    ran = simulate(Chain(2), told, seeds=2, steps=40, prior=Prior(mean=0.1))
+    assert np.cumsum(ran.value_gap, axis=1, dtype=float)[:, -1].tolist() == record["value_regret"]
+
+
+def test_every_kind_of_setting_reaches_the_cells():
+    line = "tabular --size 2 3 --agents cdpo ucrl --seeds 3 --seed 7 --steps 9 --period 4 --ledger"
+    line += " --chain.pays attempt --cdpo.aggregation quantile --prior.rate 2"
+    cells = parse(shlex.split(line)).cells()
+    assert [(cell.size, cell.agent) for cell in cells] == [
+        (size, agent) for size in (2, 3) for agent in (CDPO(aggregation="quantile"), UCRL())
+    ]
+    for cell in cells:
+        assert cell.environment == Chain(cell.size, pays="attempt") and cell.prior == Prior(rate=2.0)
+        assert (cell.seeds, cell.seed, cell.steps, cell.period, cell.ledger) == (3, 7, 9, 4, True)
+
+
+def test_a_report_of_a_run_is_one_page_that_loads_nothing(run):
+    code, out, err = call(f"report {run[0]}")
+    assert (code, err) == (0, "")
+    path = Path(out.splitlines()[-1])
+    assert path == run[0] / "report.html"
+    page = path.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "PSRL" in page and "chain, size 2" in page
+    assert not re.search(r"https?:|@import|<(script|link|img|iframe|object|embed)\b|\bsrc=|href=\"[^#]", page)
+    path.unlink()
+
+
+# Interruptions
+
+
+# A command that gets a signal as soon as its first cell is on the disk, while others are under way.
+STRUCK = """
+import os, signal, sys
+from cdpo.cli import main
+from cdpo.runs import RunFolder
+keep, left = RunFolder.append, [sys.argv[1]]
+def append(folder, record):
+    keep(folder, record)
+    if left:
+        os.kill(os.getpid(), getattr(signal, left.pop()))
+RunFolder.append = append
+sys.argv[1:] = sys.argv[2:]
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_an_interrupted_run_goes_on_and_ends_as_if_nothing_had_happened(run, tmp_path, name):
+    folder = tmp_path / "my run"
+    words = [*shlex.split(COMMAND), "--out", str(folder)]
+    command = [sys.executable, "-c", STRUCK, name, *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    kept = RunFolder.open(folder).records()
+    assert 1 <= len(kept) < len(AGENTS)
+    assert not (folder / "summary.json").exists()
+    if name == "SIGINT":
+        assert ended.returncode == 130
+        hint = ended.stderr.splitlines()[-1]
+        assert hint.endswith(f"go on with: cdpo resume '{folder}'") and "Traceback" not in ended.stderr
+    else:
+        assert ended.returncode == -signal.SIGKILL
+
+    code, out, err = call(f"resume '{folder}'")
+    assert code == 0, err
+    assert out.splitlines()[:-1] == run[1].splitlines()[:-1]
+    assert results(folder) == results(run[0])
+    assert RunFolder.open(folder).records()[: len(kept)] == kept
+    code, out, err = call(f"resume '{folder}'")
+    assert (code, out) == (2, "") and "has finished" in err
+
+
+def test_a_torn_record_is_run_again(run, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", RunFolder.open(run[0]).config)
+    whole = (run[0] / "metrics.jsonl").read_bytes()
+    (folder.path / "metrics.jsonl").write_bytes(whole[: -len(whole.splitlines()[-1]) // 2])
+    assert call(f"resume {folder.path}")[0] == 0
+    assert results(folder.path) == results(run[0])

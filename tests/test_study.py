@@ -1,0 +1,194 @@
+"""Studies: cells that run two at a time, and the names by which environments and agents are found."""
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from cdpo.errors import UserError
+from cdpo.runs import RunFolder
+from cdpo.tabular import CDPO, PSRL, Bandit, Chain, Greedy, Oracle, Random, study
+from cdpo.tabular.agents import AGENTS
+from cdpo.tabular.simulation import Run
+from cdpo.tabular.study import Cell, complete, default_steps, find_agents, find_environment, run_cells
+
+
+@dataclass(frozen=True)
+class Scripted(Cell):
+    """A cell that does what it is told instead of a simulation."""
+
+    script: object = field(default=None, compare=False)
+
+    def measure(self, oracles, progress):
+        return {**self.identity, "made": self.script(progress)}
+
+
+def scripted(name, script):
+    return Scripted("chain", 2, Chain(2), Random(), steps=10, seeds=2, variant=name, script=script)
+
+
+def test_every_finished_cell_is_handed_over_once():
+    cells = [scripted(str(k), lambda progress, k=k: k) for k in range(5)]
+    made = []
+    run_cells(cells, finished=made.append)
+    assert sorted(record["made"] for record in made) == [0, 1, 2, 3, 4]
+
+
+def test_a_failure_is_the_studys_and_stops_the_other_cells():
+    under_way, stopped = threading.Event(), []
+
+    def endless(progress):
+        try:
+            for _ in range(20_000_000):
+                progress(1)
+                under_way.set()
+        except InterruptedError:
+            stopped.append(True)
+            raise
+
+    def failing(progress):
+        assert under_way.wait(60)
+        raise ZeroDivisionError("first of all")
+
+    made = []
+    cells = [scripted("endless", endless), scripted("failing", failing)]
+    cells += [scripted(f"never {k}", endless) for k in range(3)]
+    with pytest.raises(ZeroDivisionError, match="first of all"):
+        run_cells(cells, finished=made.append)
+    assert stopped and made == []
+
+
+def test_what_finished_before_a_failure_is_kept(tmp_path):
+    finished = threading.Event()
+
+    def good(progress):
+        return 1
+
+    def failing(progress):
+        assert finished.wait(60)
+        raise ZeroDivisionError
+
+    folder = RunFolder.create(tmp_path / "run", {})
+
+    @dataclass
+    class Task:
+        label: str
+
+        def advance(self, steps):
+            pass
+
+        def done(self):
+            pass
+
+    cells = [scripted("failing", failing), scripted("good", good), scripted("after", lambda progress: finished.set())]
+    with pytest.raises(ZeroDivisionError):
+        complete(folder, cells, lambda label, total: Task(label))
+    kept = {record["label"]: record["made"] for record in folder.records()}
+    assert kept["good"] == 1 and "failing" not in kept
+    # And is not run again.
+    again = [scripted("failing", lambda progress: 2), scripted("good", None), scripted("after", lambda progress: None)]
+    assert [r["made"] for r in complete(folder, again, lambda label, total: Task(label))] == [2, 1, None]
+
+
+def test_progress_is_by_agent_steps():
+    tasks = []
+
+    class Task:
+        def __init__(self, label, total):
+            self.label, self.total, self.steps, self.closed = label, total, 0, False
+            tasks.append(self)
+
+        def advance(self, steps):
+            self.steps += steps
+
+        def done(self):
+            self.closed = True
+
+    run_cells([scripted("a", lambda progress: progress(20))], finished=lambda record: None, progress=Task)
+    (task,) = tasks
+    assert (task.label, task.total, task.steps, task.closed) == ("chain 2, a", 20, 20, True)
+
+
+def test_the_oracle_runs_once_for_each_environment(monkeypatch):
+    calls = []
+
+    def simulate(environment, agent, *, seeds, seed, steps, period, **_):
+        calls.append((environment, agent))
+        return Run(
+            agent, np.arange(seeds), steps, 1, *(np.ones((seeds, steps)) for _ in range(3)), np.ones(seeds), None
+        )
+
+    monkeypatch.setattr(study, "simulate", simulate)
+    made = []
+    worlds = (Chain(2), Chain(3), Bandit(2))
+    agents = (PSRL(), Greedy(), CDPO(), Random())
+    cells = [Cell(world.name, world.size, world, agent, steps=4, seeds=2) for world in worlds for agent in agents]
+    run_cells(cells, finished=made.append)
+    assert len(made) == len(cells)
+    for world in worlds:
+        assert calls.count((world, Oracle())) == 1
+        for agent in agents:
+            assert calls.count((world, agent)) == 1
+
+
+def test_cells_that_differ_in_anything_are_not_the_same(tmp_path):
+    base = {"env": "chain", "size": 2, "environment": Chain(2), "agent": CDPO(), "steps": 10}
+    changes = [
+        {},
+        {"environment": Chain(2, pays="attempt")},
+        {"agent": CDPO(eta=0.3)},
+        {"agent": PSRL()},
+        {"steps": 20},
+        {"seeds": 2},
+        {"seed": 1},
+        {"period": 1},
+        {"prior": study.Prior(mean=0.1)},
+        {"ledger": True},
+        {"variant": "mine"},
+    ]
+    folder = RunFolder.create(tmp_path / "run", {})
+    for change in changes:
+        folder.append(Cell(**{**base, **change}).identity)
+    keys = [study._key(record) for record in folder.records()]
+    assert len(set(keys)) == len(changes)
+    assert keys == [study._key(Cell(**{**base, **change}).identity) for change in changes]
+
+
+def test_an_environment_by_name_carries_its_settings():
+    assert find_environment("chain", 3) == (Chain(3), 3)
+    assert find_environment("chain", None) == (Chain(8), 8)
+    assert find_environment("bandit", None) == (Bandit(4), 4)
+    assert find_environment("chain", 3, [Chain(pays="attempt")]) == (Chain(3, pays="attempt"), 3)
+    assert default_steps(Chain(3)) == 3750
+
+
+def test_an_environment_of_gymnasium():
+    environment, size = find_environment("FrozenLake-v1", None)
+    mdp = environment.make(None)
+    assert (size, mdp.states, mdp.actions) == (None, 16, 4)
+    assert np.flatnonzero(mdp.terminal).tolist() == [5, 7, 11, 12, 15]
+    assert float(mdp.transition[14, 1, 15]) == pytest.approx(1 / 3)
+    assert float(mdp.reward_mean[14, 1, 15]) == 1
+    with pytest.raises(UserError, match="no sizes to choose from"):
+        find_environment("FrozenLake-v1", 4)
+
+
+def test_an_environment_of_a_file(tmp_path, monkeypatch):
+    transition = np.array([[[0.25, 0.75], [1, 0]], [[0, 1], [0.5, 0.5]]])
+    np.savez(tmp_path / "mine.npz", transition=transition, reward_mean=[[0, 1], [2, 3]], discount=0.5)
+    monkeypatch.chdir(tmp_path)
+    environment, size = find_environment("mine.npz", None)
+    mdp = environment.make(None)
+    assert size is None and environment.period == 3
+    np.testing.assert_array_equal(mdp.transition, transition)
+    np.testing.assert_array_equal(mdp.reward, [[0, 1], [2, 3]])
+    assert float(mdp.discount) == 0.5
+    with pytest.raises(UserError, match="no sizes to choose from"):
+        find_environment("mine.npz", 4)
+
+
+def test_agents_by_name_carry_their_settings():
+    assert find_agents(["psrl", "cdpo"]) == [PSRL(), CDPO()]
+    assert find_agents(["cdpo", "random"], [CDPO(eta=0.4)]) == [CDPO(eta=0.4), Random()]
+    assert [agent.name for agent in find_agents(AGENTS)] == list(AGENTS)
