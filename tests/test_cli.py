@@ -86,6 +86,8 @@ def playground(tmp_path_factory):
     np.savez(folder / "objects.npz", **{**tables, "reward_mean": np.array([{}])})
     (folder / "text.npz").write_text("transition")
     (folder / "pickle.npz").write_bytes(pickle.dumps(tables))
+    (folder / "nothing.npz").touch()
+    (folder / "cut.npz").write_bytes((folder / "good.npz").read_bytes()[:200])
     (folder / "file").write_text("mine")
     (folder / "empty").mkdir()
     RunFolder.create(folder / "unfinished", {"kind": "tabular"})
@@ -144,7 +146,9 @@ MISTAKES = {
     "tabular --env objects.npz": "objects.npz is not a readable .npz file of arrays",
     "tabular --env text.npz": "text.npz is not a readable .npz file of arrays",
     "tabular --env pickle.npz": "pickle.npz is not a readable .npz file of arrays",
-    "tabular --env nowhere.npz": "No such file",
+    "tabular --env nowhere.npz": "nowhere.npz is not a readable .npz file of arrays",
+    "tabular --env nothing.npz": "nothing.npz is not a readable .npz file of arrays",
+    "tabular --env cut.npz": "cut.npz is not a readable .npz file of arrays",
     "tabular --env good.npz --size 3": "has no sizes",
     "tabular --env CartPole-v1": "has no transition table",
     "tabular --env Humanoid-v2": "Gymnasium cannot make Humanoid-v2",

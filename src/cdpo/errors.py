@@ -1,7 +1,9 @@
 """Errors that are the user's to mend."""
 
+import dataclasses
 import difflib
 from collections.abc import Iterable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 class UserError(Exception):
@@ -22,3 +24,15 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
     return UserError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known) or 'none'})")
+
+
+def check_choices(settings: Any) -> None:
+    """Raises the error for a field of a settings dataclass that is none of the choices its type lists.
+
+    Type checkers see this in a program; a value that comes from elsewhere must not pass for the default.
+    """
+    hints = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value, hint = getattr(settings, field.name), hints[field.name]
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            raise unknown(field.name, str(value), map(str, get_args(hint)))

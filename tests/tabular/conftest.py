@@ -86,32 +86,6 @@ class Exact:
         return total
 
 
-# Found by these tests and not yet mended in the sources; whoever mends one takes its line away.
-KNOWN_BUGS = {
-    "test_an_outcome_of_probability_zero_is_never_drawn[100]": "long float32 sums are not monotone",
-    "test_what_is_no_npz_file_is_the_users_mistake[empty]": "EOFError",
-    "test_what_is_no_npz_file_is_the_users_mistake[npy]": "TypeError",
-    "test_what_is_no_npz_file_is_the_users_mistake[truncated]": "BadZipFile",
-    "test_what_is_no_npz_file_is_the_users_mistake[flipped]": "BadZipFile",
-    "test_what_is_no_number_is_the_users_mistake": "IndexError, TypeError or ValueError",
-    "test_gymnasium_tables_hold_against_the_real_environment[taxi]": "moves from unreachable states count",
-    "test_a_state_that_ends_only_sometimes_has_no_finite_mdp": "self-loops that end are passed over",
-    "test_the_oracle_may_have_another_period": "the oracle's curve does not begin at zero",
-    "test_kappa_is_infinite_also_where_q_hardly_goes": "0/0",
-    "test_a_setting_outside_its_range_is_the_users_mistake[UBE-settings8-zeta]": "NaN passes",
-    "test_a_setting_outside_its_range_is_the_users_mistake[MM-settings9-zeta]": "NaN passes",
-    "test_a_setting_outside_its_range_is_the_users_mistake[UCRL-settings18-width]": "NaN passes",
-    "test_an_unknown_choice_is_the_users_mistake": "an unknown choice passes for the default",
-}
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        for name in (item.name, item.name.split("[")[0]):
-            if name in KNOWN_BUGS:
-                item.add_marker(pytest.mark.xfail(reason=KNOWN_BUGS[name], strict=True))
-
-
 @pytest.fixture(scope="session")
 def random_mdp():
     return _random_mdp

@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 from jax import Array
 
-from cdpo.errors import UserError
+from cdpo.errors import UserError, check_choices
 from cdpo.tabular.mdp import FiniteMDP
 
 Size = Annotated[int, tyro.conf.Suppress]  # the command line has one --size for all environments
@@ -86,6 +86,11 @@ class Chain(Sized):
     size: Size = 8
     pays: Literal["success", "attempt"] = "success"
     """Whether going right at the end pays 1 when it succeeds, as in the original study, or whenever it is tried."""
+
+    def __post_init__(self) -> None:
+        """Reject what does not exist."""
+        super().__post_init__()
+        check_choices(self)
 
     @property
     def period(self) -> int:
@@ -281,20 +286,38 @@ def from_gymnasium(env: str | gymnasium.Env[Any, Any], discount: float = 0.99, *
         if isinstance(env, str):
             made.close()
     states, actions = len(table), len(table[0])
+    start = np.eye(states)[0] if start is None else np.asarray(start, float)
     outcomes = _Outcomes(states, actions)
-    ends = np.zeros(states, bool)
-    goes_on = np.zeros(states, bool)
     for s, a in np.ndindex(states, actions):
-        for probability, successor, reward, done in table[s][a]:
+        for probability, successor, reward, _ in table[s][a]:
             outcomes.add(s, a, successor, probability, reward, 0.0)
-            # Tables list a terminal state's own loop too; what it says about itself decides nothing.
-            if successor != s:
-                ends[successor] |= done
-                goes_on[successor] |= not done
-    if (ends & goes_on).any():
-        raise UserError(f"{label} enters state {int(np.argmax(ends & goes_on))} both ending and going on")
+    ends = _terminal_states(table, start, label)
     transition, mean, sd = outcomes.tables()
     transition[ends] = np.eye(states)[ends][:, None]
     mean[ends] = 0
     sd[ends] = 0
-    return FiniteMDP(transition, mean, sd, start=0 if start is None else start, terminal=ends, discount=discount)
+    return FiniteMDP(transition, mean, sd, start=start, terminal=ends, discount=discount)
+
+
+def _terminal_states(table: dict[int, dict[int, list[Any]]], start: np.ndarray, label: str) -> np.ndarray:
+    """States whose entry ends the episode, judged by the transitions that can happen.
+
+    Tables also list moves from states that no episode reaches, and a terminal state's own loops; these say nothing.
+    """
+    ends, goes_on = np.zeros((2, len(table)), bool)
+    seen = set(np.flatnonzero(start).tolist())
+    waiting = list(seen)
+    while waiting:
+        for outcomes in table[waiting.pop()].values():
+            for probability, successor, _, done in outcomes:
+                if probability <= 0:
+                    continue
+                ends[successor] |= done
+                goes_on[successor] |= not done
+                if not done and successor not in seen:
+                    seen.add(successor)
+                    waiting.append(successor)
+    both = ends & (goes_on | (start > 0))
+    if both.any():
+        raise UserError(f"{label} enters state {int(np.argmax(both))} both ending and going on")
+    return ends

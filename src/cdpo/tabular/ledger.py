@@ -76,7 +76,7 @@ def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model) -> Entry:
     advantage = jnp.where(known.allowed, action_values(truth, v, gamma) - v[:, None], 0.0)
     iota = jnp.max(jnp.abs(jnp.where(known.terminal[:, None], 0.0, advantage)))
     rho_q, rho_pi = occupancy(plan.reference), occupancy(last.policy)
-    ratio = jnp.where(rho_q > 0, rho_q**2 / rho_pi, 0.0)
+    ratio = jnp.where(rho_q > 0, rho_q * (rho_q / rho_pi), 0.0)
     distance = jnp.sum(jnp.sum(rho_q, axis=-1) * 0.5 * jnp.sum(jnp.abs(plan.policy - plan.reference), axis=-1))
     return Entry(
         improvement=known.start @ v - value(truth, last.policy),

@@ -1,5 +1,7 @@
 """Finite Markov decision processes as exact tables, with the sampler beside them."""
 
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,22 +52,24 @@ class FiniteMDP(eqx.Module):
         # Concrete tables are handled and checked in NumPy at the precision they came in, also under a trace;
         # traced ones (an MDP drawn for each seed) are trusted.
         xp: Any = np if concrete else jnp
-        shape = np.shape(transition)
+        dynamics = _numbers(xp, "transition", transition)
+        shape = dynamics.shape
         if len(shape) != 3 or shape[0] != shape[2] or 0 in shape:
             raise UserError(f"transition must have shape [S, A, S] with S, A >= 1, not {list(shape)}")
         states, actions, _ = shape
-        if np.ndim(start) == 0:
-            if concrete and not 0 <= int(start) < states:  # type: ignore[arg-type]
-                raise UserError(f"start is state {int(start)}, but the states are 0..{states - 1}")  # type: ignore[arg-type]
-            start = xp.eye(states)[start]
+        first = _numbers(xp, "start", start)
+        if first.ndim == 0:
+            if concrete and first not in range(states):
+                raise UserError(f"start is state {first:g}, but the states are 0..{states - 1}")
+            first = xp.eye(states)[first.astype(int)]
         tables = {
-            "transition": xp.asarray(transition, float),
-            "reward_mean": _as_rewards("reward_mean", xp.asarray(reward_mean, float), shape),
-            "reward_sd": _as_rewards("reward_sd", xp.asarray(reward_sd, float), shape),
-            "start": _of_shape("start", xp.asarray(start, float), (states,)),
-            "terminal": xp.zeros(states, bool) if terminal is None else xp.asarray(terminal, bool),
-            "allowed": xp.ones((states, actions), bool) if allowed is None else xp.asarray(allowed, bool),
-            "discount": xp.asarray(discount, float),
+            "transition": dynamics,
+            "reward_mean": _as_rewards("reward_mean", _numbers(xp, "reward_mean", reward_mean), shape),
+            "reward_sd": _as_rewards("reward_sd", _numbers(xp, "reward_sd", reward_sd), shape),
+            "start": _of_shape("start", first, (states,)),
+            "terminal": xp.zeros(states, bool) if terminal is None else _numbers(xp, "terminal", terminal, bool),
+            "allowed": xp.ones((states, actions), bool) if allowed is None else _numbers(xp, "allowed", allowed, bool),
+            "discount": _of_shape("discount", _numbers(xp, "discount", discount), ()),
         }
         _of_shape("terminal", tables["terminal"], (states,))
         _of_shape("allowed", tables["allowed"], (states, actions))
@@ -109,14 +113,15 @@ class FiniteMDP(eqx.Module):
 
 
 def inverse_cdf_table(probability: Array) -> Array:
-    """Cumulated probabilities over the last axis for `draw`.
+    """Cumulated probabilities over the last axis for `draw`, such that an outcome of probability zero is never drawn.
 
-    Sums of float32 may end below one. Entries past the last possible outcome are therefore lifted above any
-    uniform number, so that an outcome of probability zero is never drawn.
+    Long sums of float32 neither rise strictly nor end at one. So an impossible outcome gets the sum of the possible one
+    before it, and from the last possible one on the sum is above any uniform number.
     """
-    cumulated = jnp.cumsum(probability, axis=-1)
-    ahead = jnp.cumsum(probability[..., ::-1], axis=-1)[..., ::-1] - probability
-    return jnp.where(ahead > 0, cumulated, 2.0)
+    possible = probability > 0
+    cumulated = jax.lax.cummax(jnp.where(possible, jnp.cumsum(probability, axis=-1), 0.0), axis=probability.ndim - 1)
+    last = probability.shape[-1] - 1 - jnp.argmax(possible[..., ::-1], axis=-1, keepdims=True)
+    return jnp.where(jnp.arange(probability.shape[-1]) < last, cumulated, 2.0)
 
 
 def draw(quantiles: Array, uniform: Array) -> Array:
@@ -127,9 +132,11 @@ def draw(quantiles: Array, uniform: Array) -> Array:
 def load_mdp(path: str | Path) -> FiniteMDP:
     """Read a FiniteMDP from an .npz file whose arrays carry the constructor's names. No pickle is loaded."""
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("there is no such file, or it is of another kind")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} is not a readable .npz file of arrays: {error}") from None
     required = {"transition", "reward_mean"}
     known = required | {"reward_sd", "start", "terminal", "allowed", "discount"}
@@ -138,6 +145,13 @@ def load_mdp(path: str | Path) -> FiniteMDP:
     if foreign := arrays.keys() - known:
         raise UserError(f"{path} has an unknown array {sorted(foreign)[0]!r} (known: {', '.join(sorted(known))})")
     return FiniteMDP(**arrays)
+
+
+def _numbers(xp: Any, name: str, value: Any, dtype: type = float) -> Any:
+    try:
+        return xp.asarray(value, dtype)
+    except (TypeError, ValueError):
+        raise UserError(f"{name} is not an array of numbers") from None
 
 
 def _as_rewards(name: str, array: Any, shape: tuple[int, ...]) -> Any:

@@ -38,7 +38,9 @@ def regret(run: Run, oracle: Run) -> Regret:
     reward = np.cumsum(run.reward, axis=1, dtype=np.float64)
     expected = np.cumsum(run.expected, axis=1, dtype=np.float64)
     best = np.cumsum(oracle.reward, axis=1, dtype=np.float64)
-    best_here = np.stack([np.interp(run.ends, oracle.ends, row) for row in best])
+    # The oracle may have been run with another period: its sum is taken at the agent's block ends.
+    times = np.concatenate([[0], oracle.ends])
+    best_here = np.stack([np.interp(run.ends, times, np.concatenate([[0.0], row])) for row in best])
     return Regret(
         ends=run.ends,
         realised=best_here - reward,

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import jax
 from jax import Array
 
-from cdpo.errors import UserError
+from cdpo.errors import UserError, check_choices
 from cdpo.tabular.agents.base import Belief, Plan, PosteriorAgent
 from cdpo.tabular.planning import Model, visitation
 from cdpo.tabular.samplers import fold
@@ -42,6 +42,7 @@ class CDPO(PosteriorAgent):
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
+        check_choices(self)
         if not 0 <= self.eta <= 1:
             raise UserError(f"eta bounds a total variation and must be in [0, 1], not {self.eta:g}")
         if self.models < 1:

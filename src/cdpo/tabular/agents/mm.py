@@ -22,7 +22,7 @@ class MM(PosteriorAgent):
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
-        if self.zeta < 0:
+        if not self.zeta >= 0:
             raise UserError(f"zeta must not be negative, not {self.zeta:g}")
 
     def improve(self, last: Plan, belief: Belief, key: Array) -> Plan:

@@ -31,7 +31,7 @@ class UCRL(PosteriorAgent):
         """Reject settings outside their range."""
         if not 0 < self.confidence < 1:
             raise UserError(f"confidence must be in (0, 1), not {self.confidence:g}")
-        if self.width < 0:
+        if not self.width >= 0:
             raise UserError(f"width must not be negative, not {self.width:g}")
 
     def improve(self, last: Plan, belief: Belief, key: Array) -> Plan:
