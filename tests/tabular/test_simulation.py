@@ -113,14 +113,14 @@ def test_steps_are_counted_exactly_where_the_period_does_not_divide_them():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seeds": 0}, "seeds must be at least 1, not 0"),
-        ({"seeds": -1}, "seeds must be at least 1, not -1"),
-        ({"steps": 0}, "steps must be at least 1, not 0"),
-        ({"steps": -5}, "steps must be at least 1, not -5"),
-        ({"period": 0}, "period must be at least 1, not 0"),
-        ({"period": -1}, "period must be at least 1, not -1"),
-        ({"seed": -1}, "seed must be a non-negative"),
-        ({"seed": 2**31}, "seed must be a non-negative"),
+        ({"seeds": 0}, "seeds must be between 1 and 1000000000, not 0"),
+        ({"seeds": -1}, "seeds must be between 1 and 1000000000, not -1"),
+        ({"steps": 0}, "steps must be between 1 and 1000000000, not 0"),
+        ({"steps": -5}, "steps must be between 1 and 1000000000, not -5"),
+        ({"period": 0}, "period must be between 1 and 1000000000, not 0"),
+        ({"period": -1}, "period must be between 1 and 1000000000, not -1"),
+        ({"seed": -1}, "seed must be between 0 and 1000000000"),
+        ({"seed": 2**31}, "seed must be between 0 and 1000000000"),
     ],
 )
 def test_numbers_that_make_no_run_are_the_users_mistake(settings, message):

@@ -7,8 +7,10 @@ from typing import Any
 from cdpo.errors import UserError
 from cdpo.experiments import chain, posterior, studies
 from cdpo.experiments.figure import Figure, Scale
+from cdpo.report.figures import csv_bytes
 from cdpo.report.style import house
-from cdpo.runs import RunFolder, check_free, hardware, versions
+from cdpo.report.tables import seed_rows
+from cdpo.runs import RunFolder, check_free, hardware, versions, write_atomic
 from cdpo.tabular.study import complete
 
 _LATER = "not in this version, which has no deep agents yet"
@@ -72,5 +74,8 @@ def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Callab
     records = complete(folder, figure.cells(scale), progress)
     with house():
         paths = figure.draw(records, folder.figures)
+    if rows := seed_rows([record for record in records if "regret" in record]):
+        paths.append(folder.figures / "seeds.csv")
+        write_atomic(paths[-1], csv_bytes(rows))
     folder.write_summary({"results": records, "versions": versions(), "hardware": hardware()})
     return paths

@@ -59,18 +59,23 @@ def look_of(records: Sequence[Record]) -> dict[str, Look]:
 def save_figure(figure: Figure, stem: Path, rows: list[Row]) -> list[Path]:
     """Writes `stem`.png, `stem`.svg and, with the data behind the figure, `stem`.csv."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    parts = {".png": style.png(figure), ".svg": style.svg(figure), ".csv": text.getvalue().encode(errors="replace")}
+    parts = {".png": style.png(figure), ".svg": style.svg(figure), ".csv": csv_bytes(rows)}
     paths = []
     for suffix, data in parts.items():
         path = stem.parent / (stem.name + suffix)  # with_suffix would cut "eta-0.2" short
         write_atomic(path, data)
         paths.append(path)
     return paths
+
+
+def csv_bytes(rows: list[Row]) -> bytes:
+    """Rows as a CSV file; the columns are those of all rows, in the order in which they first appear."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode(errors="replace")
 
 
 def _regret_draws(records: Sequence[Record]) -> list[Draw]:

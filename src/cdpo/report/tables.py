@@ -96,6 +96,16 @@ def normalised_rows(records: Sequence[Record]) -> list[Row]:
     return rows
 
 
+def seed_rows(records: Sequence[Record]) -> list[Row]:
+    """Every seed's regrets: a row per line and seed."""
+    regrets = ("regret", "expected_regret", "normalised_regret", "value_regret")
+    return [
+        {**_identity(record), "seed": seed, **{name: record[name][place] for name in regrets}}
+        for record in records
+        for place, seed in enumerate(record["seeds"])
+    ]
+
+
 def _identity(record: Record) -> Row:
     label = {"label": record["label"]} if record.get("label") else {}
     return {"env": record["env"], "size": record["size"], "agent": record["agent"], **label}

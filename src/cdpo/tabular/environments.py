@@ -36,9 +36,8 @@ class Sized(ABC):
     name: ClassVar[str]
     smallest: ClassVar[int]
     meaning: ClassVar[str]  # what the size counts
-    default_size: ClassVar[int]
 
-    size: Size
+    size: Size = 1
 
     def __post_init__(self) -> None:
         """Reject sizes that do not exist."""
@@ -81,7 +80,6 @@ class Chain(Sized):
     name: ClassVar[str] = "chain"
     smallest: ClassVar[int] = 2
     meaning: ClassVar[str] = "number of states"
-    default_size: ClassVar[int] = 8
 
     size: Size = 8
     pays: Literal["success", "attempt"] = "success"
@@ -119,7 +117,6 @@ class WideNarrow(Sized):
     name: ClassVar[str] = "wide-narrow"
     smallest: ClassVar[int] = 1
     meaning: ClassVar[str] = "number of wide states"
-    default_size: ClassVar[int] = 3
 
     size: Size = 3
     width: int = 6
@@ -159,7 +156,6 @@ class PriorMDP(Sized):
     name: ClassVar[str] = "prior-mdp"
     smallest: ClassVar[int] = 1
     meaning: ClassVar[str] = "number of states"
-    default_size: ClassVar[int] = 4
 
     size: Size = 4
     actions: int = 2
@@ -193,7 +189,6 @@ class DeepSea(Sized):
     name: ClassVar[str] = "deep-sea"
     smallest: ClassVar[int] = 2
     meaning: ClassVar[str] = "rows and columns"
-    default_size: ClassVar[int] = 5
 
     size: Size = 5
     shuffle: bool = True
@@ -237,7 +232,6 @@ class Bandit(Sized):
     name: ClassVar[str] = "bandit"
     smallest: ClassVar[int] = 2
     meaning: ClassVar[str] = "number of arms"
-    default_size: ClassVar[int] = 4
 
     size: Size = 4
 

@@ -47,7 +47,8 @@ class Entry(NamedTuple):
     def theorem(self, eta: float) -> Array:
         """The theorem's right side: kappa for the error on what q_t visits, the bound eta for the distance.
 
-        It speaks of a distance under the true visitation, while an agent can only bound it under its model's.
+        Unlike `bound` it need not hold: its change of measure is not sound in general, and eta bounds the distance
+        under the model's visitation, not the true one. The docs tell of both.
         """
         return self.delta - (1 + self.kappa) * self.error_pi - eta * self.slope
 

@@ -36,6 +36,7 @@ from cdpo.tabular.posterior import Prior, Transitions
 from cdpo.tabular.samplers import fold, normal_from, uniform_pairs
 
 LANES = 8
+_MOST = 10**9  # counts and their sums fit 32 bits
 _SEGMENT = 64  # blocks per call: short enough to report progress and to stop, long enough to cost nothing
 
 
@@ -190,10 +191,10 @@ def simulate(
         environment = Fixed(environment, environment.states + 1)
     period = environment.period if period is None else period
     for name, number in (("seeds", seeds), ("steps", steps), ("period", period)):
-        if number < 1:
-            raise UserError(f"{name} must be at least 1, not {number}")
-    if not 0 <= seed <= 2**31 - 1 - seeds:
-        raise UserError(f"seed must be a non-negative 32-bit number, not {seed}")
+        if not 1 <= number <= _MOST:
+            raise UserError(f"{name} must be between 1 and {_MOST}, not {number}")
+    if not 0 <= seed <= _MOST:
+        raise UserError(f"seed must be between 0 and {_MOST}, not {seed}")
     blocks = math.ceil(steps / period)
     segment = min(segment, blocks)
     wanted = np.arange(seed, seed + seeds)

@@ -102,8 +102,8 @@ def find_environment(name: str, size: int | None, families: Iterable[Sized] = ()
     """
     if name in ENVIRONMENTS:
         configured = {family.name: family for family in families}
-        family = configured.get(name) or ENVIRONMENTS[name](size=ENVIRONMENTS[name].default_size)
-        made = dataclasses.replace(family, size=family.default_size if size is None else size)
+        family = configured.get(name) or ENVIRONMENTS[name]()
+        made = family if size is None else dataclasses.replace(family, size=size)
         return made, made.size
     if name.endswith(".npz") or Path(name).is_file():
         mdp = load_mdp(name)

@@ -46,7 +46,7 @@ class UCRL(PosteriorAgent):
         low, high = known.reward_range
         reward = jnp.sum(count * posterior.average, axis=-1) / n
         spread = jnp.sqrt(7 * jnp.log(2 * states * actions * time / self.confidence) / (2 * n))
-        reward = jnp.minimum(reward + self.width * (high - low) * spread, high)
+        reward = jnp.where(visits > 0, jnp.minimum(reward + self.width * (high - low) * spread, high), high)
         frequency = jnp.where(visits[..., None] > 0, count / n[..., None], 1 / states)
         distance = self.width * jnp.sqrt(14 * states * jnp.log(2 * actions * time / self.confidence) / n)
         policy, model = extended_value_iteration(frequency, reward, distance, known, last.policy)
