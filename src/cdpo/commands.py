@@ -15,7 +15,7 @@ import tyro
 from cdpo.errors import UserError, unknown
 from cdpo.experiments import FIGURES, reproduce
 from cdpo.progress import Progress
-from cdpo.report import write_report
+from cdpo.report import write_figures, write_report
 from cdpo.runs import RunFolder, check_free, hardware, versions
 from cdpo.tabular.agents import BQL, CDPO, MM, UBE, UCRL, Agent, QLearning
 from cdpo.tabular.environments import Chain, DeepSea, PriorMDP, Sized, WideNarrow
@@ -134,6 +134,7 @@ def finish_tabular(folder: RunFolder, cells: list[Cell]) -> None:
         results = complete(folder, cells, progress.task)
     summary = {"results": results, "versions": versions(), "hardware": hardware()}
     folder.write_summary({**summary, "wall_s": round(time.monotonic() - began, 2)})
+    write_figures(folder)
     print(_table(results))
     print(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}")
 

@@ -280,3 +280,15 @@ def test_every_agent_has_its_own_look_and_cdpo_the_strongest():
     assert all(looks["cdpo"].width > look.width for name, look in looks.items() if name != "cdpo")
     assert style.looks({"psrl": "psrl"})["psrl"] == looks["psrl"]  # whatever else is shown
     assert style.looks({"b": "yours", "a": "mine"})["b"] == looks["yours"]
+
+
+def test_every_seed_has_a_row():
+    from cdpo.report.tables import seed_rows
+
+    regrets = {name: [1.0, 2.0] for name in ("regret", "expected_regret", "normalised_regret", "value_regret")}
+    record = {"env": "chain", "size": 3, "agent": "cdpo", "label": "eta 0", "seeds": [4, 5], **regrets}
+    rows = seed_rows([record])
+    assert [row["seed"] for row in rows] == [4, 5]
+    assert rows[1] == {"env": "chain", "size": 3, "agent": "cdpo", "label": "eta 0", "seed": 5} | dict.fromkeys(
+        regrets, 2.0
+    )
