@@ -249,7 +249,8 @@ def test_a_reader_that_has_had_enough_gets_no_traceback():
 
 def test_a_run_folder_holds_what_the_contract_says(run):
     folder, out, _ = run
-    assert {path.name for path in folder.iterdir()} == {"config.json", "metrics.jsonl", "summary.json"}
+    assert {path.name for path in folder.iterdir()} == {"config.json", "metrics.jsonl", "summary.json", "figures"}
+    assert {path.name for path in (folder / "figures").iterdir()} == {"regret.png", "regret.svg", "regret.csv"}
     config = json.loads((folder / "config.json").read_text())
     assert config["kind"] == "tabular" and config["command"] == f"cdpo {COMMAND} --out {folder}"
     assert (config["env"], config["sizes"], config["agents"]) == ("chain", [2], AGENTS)
