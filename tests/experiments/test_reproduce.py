@@ -44,14 +44,19 @@ def make(name, folder, read):
     assert code == 0, err
     paths = sorted((folder / "figures").iterdir())
     assert sorted(out.splitlines()) == [str(path) for path in paths]
+    records = RunFolder.open(folder).summary["results"]
+    seeds = folder / "figures" / "seeds.csv"
+    assert (seeds in paths) == any("regret" in record for record in records)
+    if seeds in paths:
+        paths.remove(seeds)
+        found = [float(row["value_regret"]) for row in read(seeds)]
+        assert found == [value for record in records for value in record["value_regret"]]
     stems = {path.stem for path in paths}
     assert {path.name for path in paths} == {stem + end for stem in stems for end in (".png", ".svg", ".csv")}
     for stem in stems:
         assert (folder / "figures" / f"{stem}.png").read_bytes().startswith(b"\x89PNG\r\n")
         assert ET.parse(folder / "figures" / f"{stem}.svg").getroot().tag.endswith("svg")
-    return RunFolder.open(folder).summary["results"], {
-        stem: read(folder / "figures" / f"{stem}.csv") for stem in sorted(stems)
-    }
+    return records, {stem: read(folder / "figures" / f"{stem}.csv") for stem in sorted(stems)}
 
 
 def agree(name, records, tables):
