@@ -24,6 +24,7 @@ from cdpo.tabular.regret import bootstrap_band, regret
 from cdpo.tabular.simulation import Run, simulate
 
 _CURVE_POINTS = 200
+_BATCH = 16  # cells between which compiled programs, about 40 MB each, are let go
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,16 +172,19 @@ def run_cells(
         with lock:
             finished(made)
 
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        waiting = [pool.submit(run, cell) for cell in cells]
-        try:
-            for future in as_completed(waiting):
-                future.result()
-        except BaseException:
-            stop.set()  # cells under way end with their segment, so that Ctrl-C is answered soon
-            for future in waiting:
-                future.cancel()
-            raise
+    for first in range(0, len(cells), _BATCH):
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            waiting = [pool.submit(run, cell) for cell in cells[first : first + _BATCH]]
+            try:
+                for future in as_completed(waiting):
+                    future.result()
+            except BaseException:
+                stop.set()  # cells under way end with their segment, so that Ctrl-C is answered soon
+                for future in waiting:
+                    future.cancel()
+                raise
+        if first + _BATCH < len(cells):
+            jax.clear_caches()
 
 
 class Oracles:
