@@ -13,7 +13,6 @@ from cdpo.tabular.agents.bql import BQLMemory, inverse_log_minus_digamma, mixtur
 from cdpo.tabular.agents.q_learning import Noise, QMemory
 from cdpo.tabular.agents.ube import dirichlet_variance, expected_mean_variance
 from cdpo.tabular.agents.ucrl import extended_value_iteration
-from cdpo.tabular.environments import DeepSea
 from cdpo.tabular.mdp import FiniteMDP
 from cdpo.tabular.planning import Known, Model, policy_iteration, uniform_policy, visitation
 from cdpo.tabular.posterior import NormalGamma, Posterior, Prior, Transitions
@@ -472,14 +471,3 @@ def test_an_unknown_choice_is_the_users_mistake(settings):
 def test_every_agent_has_its_name():
     assert {name: agent.name for name, agent in AGENTS.items()} == {name: name for name in AGENTS}
     assert len(AGENTS) == 10
-
-
-def test_the_bound_binds_where_episodes_end():
-    """Most of the discounted visitation of a short episode lies past its end, and must not dilute the bound."""
-    mdp = DeepSea(3, shuffle=False).make(jax.random.key(0))
-    known = Known.of(mdp)
-    posterior = Posterior.initial(mdp.states, mdp.actions, Prior())
-    policy = jax.nn.one_hot(jnp.zeros(mdp.states, int), mdp.actions)
-    trust = CDPO()._trust(policy, Model.true(mdp), Belief(posterior, known, jnp.array(0)))
-    assert trust is not None and trust.cost is not None
-    assert float(jnp.sum(jnp.where(known.terminal, 0.0, trust.cost))) == pytest.approx(1, abs=1e-5)

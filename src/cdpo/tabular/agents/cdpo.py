@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from cdpo.errors import UserError, check_choices
@@ -82,8 +81,5 @@ class CDPO(PosteriorAgent):
         if self.constraint == "occupancy-current":
             start = jax.nn.one_hot(belief.state, start.shape[0])
         occupancy = visitation(reference, centre, start, belief.known.discount)
-        # Where episodes end, most of the discounted mass lies past the end; the bound is on what is visited before it.
-        alive = jnp.where(jnp.any(belief.known.terminal), jnp.sum(occupancy), 1.0)
-        occupancy = occupancy / alive
         weight = occupancy if self.constraint == "occupancy-weighted" else None
         return Trust(self.eta, cost=occupancy, weight=weight)
