@@ -53,6 +53,7 @@ def regret(run: Run, oracle: Run) -> Regret:
 
 def bootstrap_band(rows: np.ndarray, level: float = 0.95, resamples: int = 2000) -> tuple[np.ndarray, np.ndarray]:
     """Percentile bootstrap interval of the mean over the first axis; seeded, so the same data give the same band."""
+    # As weights of the rows: scipy's bootstrap copies the rows for every resample, which for curves is much memory.
     rng = np.random.default_rng(0)
     weight = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples) / len(rows)
     means = np.tensordot(weight, rows, axes=1)
