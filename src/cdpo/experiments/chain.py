@@ -42,7 +42,8 @@ def regret_all(scale: Scale) -> list[Cell]:
 
 def regret_sizes(scale: Scale) -> list[Cell]:
     """Every agent of the paper over the chain's length."""
-    return chain_cells(scale, (3, 5, 8, 10, 12, 15), PAPER_AGENTS, smoke=(3, 4))
+    sizes = (3, 5, 8, 10, 12, 15) if scale == "paper" else (3, 5, 8, 10)
+    return chain_cells(scale, sizes, PAPER_AGENTS, smoke=(3, 4))
 
 
 def draw_curves(records: Records, folder: Path) -> list[Path]:
