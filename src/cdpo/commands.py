@@ -16,11 +16,11 @@ from cdpo.errors import UserError, unknown
 from cdpo.experiments import FIGURES, reproduce
 from cdpo.progress import Progress
 from cdpo.report import write_figures, write_report
+from cdpo.report.tables import estimate
 from cdpo.runs import RunFolder, check_free, hardware, versions
 from cdpo.tabular.agents import BQL, CDPO, MM, UBE, UCRL, Agent, QLearning
 from cdpo.tabular.environments import Chain, DeepSea, PriorMDP, Sized, WideNarrow
 from cdpo.tabular.posterior import Prior
-from cdpo.tabular.regret import bootstrap_band
 from cdpo.tabular.study import Cell, complete, default_steps, find_agents, find_environment
 
 _MOST = 10**9  # counts and their sums fit 32 bits
@@ -159,15 +159,14 @@ def _settings(command: Tabular) -> dict[str, Any]:
 def _table(results: list[dict[str, Any]]) -> str:
     rows = [("env", "size", "agent", "normalised regret", "95% interval", "expected", "value", "stuck")]
     for result in results:
-        normalised = np.array([np.nan if x is None else x for x in result["normalised_regret"]], float)
-        low, high = bootstrap_band(normalised)
+        normalised = estimate(result["normalised_regret"])
         rows.append(
             (
                 result["env"],
                 "-" if result["size"] is None else str(result["size"]),
                 result["agent"],
-                f"{normalised.mean():.3f}",
-                f"[{low:.3f}, {high:.3f}]",
+                "-" if normalised.mean is None else f"{normalised.mean:.3f}",
+                "-" if normalised.low is None else f"[{normalised.low:.3f}, {normalised.high:.3f}]",
                 f"{np.mean(result['expected_regret']):.1f}",
                 f"{np.mean(result['value_regret']):.1f}",
                 f"{result['stuck_fraction']:.0%}",
