@@ -1,0 +1,268 @@
+"""What every agent shares: one iteration between two real episodes, for one seed.
+
+    fit the ensemble, calibrate it            (dynamics)
+    improve the policy                        (the rule: on which models, by which updates)
+    write down what the iteration did         (the ledger)
+
+`learn` is pure. Seeds are mapped over it from outside.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.dynamics.calibration import Calibration, calibrate, coverage_metrics, residuals
+from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, fit, split_rows_of
+from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
+from cdpo.dynamics.replay import Replay
+from cdpo.errors import UserError
+from cdpo.solvers.base import Metrics, Objective, Solver, Starts, Trust
+from cdpo.solvers.policy import Policy
+from cdpo.solvers.rollouts import Outlook, look_ahead
+from cdpo.tasks import Task
+
+JUDGED = 512  # states at which models and policies are compared
+_PARTICLES = 64  # rollouts behind each set of such states
+_NEGLIGIBLE = 0.05  # discounted weight at which imagined episodes are cut
+
+
+class Mind(NamedTuple):
+    """All that one seed has learned."""
+
+    belief: Belief
+    fit_state: Any
+    policy: Policy
+    solver_state: Any
+    memory: Any  # the rule's own
+
+
+class Plan(NamedTuple):
+    """What a rule decided."""
+
+    policy: Policy  # pi_t, which acts
+    reference: Policy  # q_t; pi_t itself where there is only one update
+    model: ModelSet  # the reference, under which both are judged
+    memory: Any = ()
+    trust: Trust | None = None
+    outlook: Outlook | None = None  # of q_t under the reference, where the rule has looked already
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """An exploration rule; its fields are its settings."""
+
+    name: ClassVar[str]
+
+    models: int = 5
+    """Models that are planned on at once, with a critic each; where a rule plans on one, all are that one."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        if self.models < 1:
+            raise UserError(f"{self.name}.models must be at least 1, not {self.models}")
+
+    def extra(self, task: Task) -> int:
+        """Parts of a policy's action beyond those of the environment."""
+        return 0
+
+    def begin(self, belief: Belief) -> Any:
+        """Memory before the first iteration."""
+        return ()
+
+    def optimistic(self, belief: Belief) -> ModelSet | None:
+        """The optimistic model, for rules that plan on one."""
+        return None
+
+    @abstractmethod
+    def improve(self, policy: Policy, bench: "Bench") -> Plan:
+        """The algorithm-specific lines: on which models the policy is optimised, and by which updates."""
+
+
+class Bench:
+    """What a rule works with in one iteration: the belief, the solver and sources of randomness."""
+
+    def __init__(self, agent: "Agent", mind: Mind, starts: Starts, iteration: Array, key: Array) -> None:
+        """At iteration t = 1, 2, ..., of one seed."""
+        self.belief = mind.belief
+        self.memory = mind.memory
+        self.iteration = iteration
+        self.key = key
+        self.metrics: Metrics = {}
+        self._agent = agent
+        self._starts = starts
+        self._state = mind.solver_state
+
+    @property
+    def state(self) -> Any:
+        """The solver's, after all updates so far."""
+        return self._state
+
+    def fold(self, number: int) -> Array:
+        """An independent key."""
+        return jax.random.fold_in(self.key, number)
+
+    def solve(self, policy: Policy, models: ModelSet, trust: Trust | None = None, *, as_: str) -> Policy:
+        """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`."""
+        number = len(self.metrics)
+        trust = Trust.off(policy, JUDGED) if trust is None else trust
+        policy, self._state, metrics = self._agent.solve(
+            policy, models, trust, self._starts, self._state, self.fold(100 + number)
+        )
+        self.metrics |= {f"{as_}_{name}": value for name, value in metrics.items()}
+        return policy
+
+    def look(self, policy: Policy, model: ModelSet) -> Outlook:
+        """The policy's value under the first of the models, and two sets of states that it visits there.
+
+        The key is common: two policies are compared on the same noise.
+        """
+        return self._agent.look(policy, model.only(0), self._starts, self.fold(0))
+
+
+class Agent:
+    """A rule with its task, models and solver: everything of an agent that is not learned."""
+
+    def __init__(self, task: Task, rule: Rule, ensemble: EnsembleSettings, solver: Solver, discount: float) -> None:
+        """Compiled programs belong to the agent and serve all its seeds."""
+        self.task = task
+        self.rule = rule
+        self.ensemble = ensemble
+        self.solver = solver
+        self.discount = discount
+        horizon = math.log(_NEGLIGIBLE) / math.log(discount) if 0 < discount < 1 else task.horizon
+        self._horizon = max(1, min(int(horizon), task.horizon))
+        self.fit = jax.jit(self._fit)
+        self.solve = jax.jit(self._solve)
+        self.look = jax.jit(self._look)
+        self.compare = jax.jit(self._compare)
+        self.judge = jax.jit(self._judge)
+
+    def begin(self, hidden: tuple[int, ...], key: Array) -> Mind:
+        """Before any data."""
+        task = self.task
+        ensemble = Ensemble.create(task, self.ensemble, jax.random.fold_in(key, 0))
+        outputs = ensemble.targets.mean.shape[0]
+        calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
+        size = task.observations
+        belief = Belief(ensemble, calibration, jnp.full(size, -jnp.inf), jnp.full(size, jnp.inf), task)
+        policy = Policy.create(task, hidden, jax.random.fold_in(key, 1), self.rule.extra(task))
+        fit_state = self.ensemble.optimiser.init(eqx.filter(ensemble.net, eqx.is_array))
+        solver_state = self.solver.begin(policy, self.rule.models, jax.random.fold_in(key, 2))
+        return Mind(belief, fit_state, policy, solver_state, self.rule.begin(belief))
+
+    def learn(self, mind: Mind, replay: Replay, starts: Starts, iteration: Array, key: Array) -> tuple[Mind, Metrics]:
+        """Algorithm 1 of the paper, between two episodes of one seed. `key` is the seed's, the same at every call."""
+        now = jax.random.fold_in(jax.random.fold_in(key, 1), iteration)
+        split_key = jax.random.fold_in(key, 0)  # a row's side does not depend on the iteration
+        before = mind
+        mind, metrics = self.fit(mind, replay, split_key, jax.random.fold_in(now, 0))
+        starts = eqx.tree_at(lambda s: (s.visited, s.low, s.high), starts, (replay, *self.broad(mind.belief)))
+        bench = Bench(self, mind, starts, iteration, jax.random.fold_in(now, 1))
+        plan = self.rule.improve(mind.policy, bench)
+        after = Mind(mind.belief, mind.fit_state, plan.policy, bench.state, plan.memory)
+        ledger = self._ledger(mind.policy, plan, bench)
+        settled = self.compare(before, after, replay, jax.random.fold_in(now, 2))
+        return after, metrics | bench.metrics | ledger | settled
+
+    def broad(self, belief: Belief) -> tuple[Array, Array]:
+        """The box of broadly drawn starts: the task's, or the range of what was seen."""
+        if self.task.broad is not None:
+            return jnp.asarray(self.task.broad[0]), jnp.asarray(self.task.broad[1])
+        third = (belief.high - belief.low) / 3  # the belief's range is three times what was seen
+        return belief.low + third, belief.high - third
+
+    def _fit(self, mind: Mind, replay: Replay, split_key: Array, key: Array) -> tuple[Mind, Metrics]:
+        task = self.task
+        split = split_rows_of(replay, self.ensemble, split_key)
+        ensemble, fit_state, metrics = fit(
+            mind.belief.ensemble, mind.fit_state, replay, split, task=task, settings=self.ensemble, key=key
+        )
+        held = residuals(ensemble, task, replay.transitions(split.spread(1, JUDGED)))
+        calibration = calibrate(held, split.counts[1])
+        tested = residuals(ensemble, task, replay.transitions(split.spread(2, JUDGED)))
+        metrics |= coverage_metrics(tested, calibration, "test")
+        metrics |= {"scale": jnp.mean(calibration.scale), "spread": jnp.mean(calibration.scale * tested.spread)}
+        seen = jnp.where(replay.valid[:, None], replay.transitions().next, replay.rows[:1, : task.observations])
+        low, high = jnp.min(seen, axis=0), jnp.max(seen, axis=0)
+        if task.broad is not None:
+            low, high = jnp.minimum(low, task.broad[0]), jnp.maximum(high, task.broad[1])
+        # States may leave the range of the data by as much as it is wide; beyond that a model only diverges.
+        belief = Belief(ensemble, calibration, 2 * low - high, 2 * high - low, task)
+        policy = mind.policy.renormalised(ensemble.inputs)
+        solver_state = self.solver.renormalised(mind.solver_state, mind.policy, policy)
+        return Mind(belief, fit_state, policy, solver_state, mind.memory), metrics
+
+    def _solve(
+        self, policy: Policy, models: ModelSet, trust: Trust, starts: Starts, state: Any, key: Array
+    ) -> tuple[Policy, Any, Metrics]:
+        return self.solver(policy, models, Objective(self.discount, trust), starts=starts, state=state, key=key)
+
+    def _look(self, policy: Policy, model: ModelSet, starts: Starts, key: Array) -> Outlook:
+        return look_ahead(
+            policy,
+            model,
+            starts,
+            key,
+            discount=self.discount,
+            horizon=self._horizon,
+            particles=2 * _PARTICLES,
+            sets=2,
+            states=JUDGED,
+        )
+
+    def _ledger(self, last: Policy, plan: Plan, bench: Bench) -> Metrics:
+        """Delta(t) = V_{q_t} - V_{pi_{t-1}} under the reference, and what was spent of the trust region."""
+        value_last = bench.look(last, plan.model).value
+        seen = bench.look(plan.reference, plan.model) if plan.outlook is None else plan.outlook
+        entry = {"value_last": value_last, "value_q": seen.value, "improvement": seen.value - value_last}
+        if plan.trust is not None:
+            fresh = eqx.tree_at(lambda t: t.states, plan.trust, seen.states[1])
+            spent = fresh.spent(plan.policy)
+            entry |= {
+                "kl_bound": plan.trust.bound,
+                "kl_spent": spent,
+                "tv_bound": jnp.sqrt(plan.trust.bound / 2),
+                "tv_spent": jnp.sqrt(jnp.maximum(spent, 0.0) / 2),
+            }
+        return entry
+
+    def _compare(self, before: Mind, after: Mind, replay: Replay, key: Array) -> Metrics:
+        """How far the planning models moved since the last iteration, on visited states: z-scores, root mean square."""
+        some = replay.draw(key, (1, JUDGED))
+        action = jnp.pad(some.action, ((0, 0), (0, 0), (0, after.policy.actions - some.action.shape[-1])))
+        old, new = jax.random.split(jax.random.fold_in(key, 1))
+
+        def moved(first: ModelSet, second: ModelSet, then: Array, now: Array) -> Array:
+            far = second.step(some.observation, now, key).next - first.step(some.observation, then, key).next
+            scale = after.belief.ensemble.targets.deviation[: self.task.observations]
+            return jnp.sqrt(jnp.mean((far / scale) ** 2))
+
+        references = [reference_model(mind.belief, models=1, heads=0) for mind in (before, after)]
+        samples = [
+            sampled_models(mind.belief, 1, "subset", each) for mind, each in ((before, old), (after, new))
+        ]
+        metrics = {
+            "unsettled_reference": moved(*references, action, action),
+            "unsettled_sample": moved(*samples, action, action),
+        }
+        optimistic = [self.rule.optimistic(mind.belief) for mind in (before, after)]
+        if optimistic[0] is not None and optimistic[1] is not None:
+            then, now = (
+                jnp.concatenate([some.action, jnp.tanh(mind.policy(some.observation).mean)[..., self.task.actions :]], -1)
+                for mind in (before, after)
+            )
+            metrics["unsettled_optimistic"] = moved(optimistic[0], optimistic[1], then, now)
+        return metrics
+
+    def _judge(self, belief: Belief, replay: Replay, count: Array) -> Metrics:
+        """The model against the last `count` rows, on which it was not trained: error and coverage."""
+        rows = replay.size - count + (jnp.arange(JUDGED) * count) // JUDGED
+        new = residuals(belief.ensemble, self.task, replay.transitions(rows))
+        error = {"model_error": jnp.sqrt(jnp.mean(new.error**2))}
+        return error | coverage_metrics(new, belief.calibration, "new")

@@ -1,0 +1,39 @@
+"""Optimism by hallucinated control (Curi et al. 2020): the policy also chooses where in the spread the world falls."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cdpo.agents.base import Bench, Plan, Rule
+from cdpo.dynamics.models import Belief, ModelSet, optimistic_model, reference_model
+from cdpo.errors import UserError
+from cdpo.solvers.policy import Policy
+from cdpo.tasks import Task
+
+
+@dataclass(frozen=True)
+class HUCRL(Rule):
+    """Optimises on the most favourable of the plausible models."""
+
+    name: ClassVar[str] = "hucrl"
+
+    beta: float = 1.0
+    """Reach of the choice, in calibrated standard deviations."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        super().__post_init__()
+        if not self.beta >= 0:
+            raise UserError(f"hucrl.beta must not be negative, not {self.beta:g}")
+
+    def extra(self, task: Task) -> int:
+        """One choice for each dimension that the model predicts."""
+        return task.observations + (task.reward is None)
+
+    def optimistic(self, belief: Belief) -> ModelSet | None:
+        """The model that is planned on."""
+        return optimistic_model(belief, 1, self.beta)
+
+    def improve(self, policy: Policy, bench: Bench) -> Plan:
+        """pi = solve(pi+, {f_LS + beta sigma u}, V)."""
+        policy = bench.solve(policy, optimistic_model(bench.belief, self.models, self.beta), as_="pi")
+        return Plan(policy, policy, reference_model(bench.belief, 1))

@@ -1,0 +1,21 @@
+"""Posterior sampling: one model is drawn and taken for the truth."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cdpo.agents.base import Bench, Plan, Rule
+from cdpo.dynamics.models import reference_model, sampled_models
+from cdpo.solvers.policy import Policy
+
+
+@dataclass(frozen=True)
+class PSRL(Rule):
+    """Optimises on one head, drawn anew in each iteration."""
+
+    name: ClassVar[str] = "psrl"
+
+    def improve(self, policy: Policy, bench: Bench) -> Plan:
+        """pi = solve(pi, {f_t}, V), f_t drawn from the posterior."""
+        drawn = sampled_models(bench.belief, 1, "subset", bench.fold(1))
+        policy = bench.solve(policy, drawn.repeated(self.models), as_="pi")
+        return Plan(policy, policy, reference_model(bench.belief, 1))

@@ -1,0 +1,104 @@
+"""Calibration: how far the truth lies from the reference, told by the heads' disagreement (Kuleshov et al. 2018).
+
+The heads' spread says where the model is ignorant, not by how much. On held-out rows a scale for each dimension is
+fitted so that the 90% interval holds 90% of the truth. Noise must not pass for ignorance, which sampled models would
+act out, so the width has two parts:
+
+    width(s, a)^2 = (scale * spread(s, a))^2 + (noise(s, a))^2
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import ndtri
+
+from cdpo.dynamics.ensemble import Ensemble, Prediction
+from cdpo.dynamics.replay import Transition
+from cdpo.tasks import Task
+
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_FITTED = 0.9
+_SHARES = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the noise, tried against the spread
+_FLOOR = 1e-6  # of a width in z-scores
+_TRUSTED = 10.0  # rows at which the fitted scale counts as much as no scaling
+
+
+class Calibration(NamedTuple):
+    """Factors for each target dimension [o]; ones and zeros before any data."""
+
+    scale: Array  # of the heads' difference to the reference
+    noise: Array  # of the predicted noise, or the noise itself in z-scores for deterministic heads
+
+
+class Residuals(NamedTuple):
+    """What the ensemble said of transitions that it did not train on, in z-scores [B, o]."""
+
+    error: Array  # truth minus reference
+    spread: Array  # root mean square of the heads around the reference
+    noise: Array | None  # of Gaussian heads
+
+
+def spread_of(prediction: Prediction) -> Array:
+    """Root mean square distance of the heads to the reference, [B, o], from predictions [members, B, o]."""
+    return jnp.sqrt(jnp.mean((prediction.mean[1:] - prediction.mean[:1]) ** 2, axis=0))
+
+
+def residuals(ensemble: Ensemble, task: Task, transition: Transition) -> Residuals:
+    """Of every member on some transitions [B]."""
+    seen = ensemble.encode(task, transition.observation, transition.action)
+    prediction = ensemble.read(ensemble.net(seen))
+    error = ensemble.target(transition) - prediction.mean[0]
+    noise = None if prediction.deviation is None else prediction.deviation[0]
+    return Residuals(error, spread_of(prediction), noise)
+
+
+def calibrate(held: Residuals, count: Array) -> Calibration:
+    """From residuals on held-out rows, of which `count` are distinct.
+
+    How much of the width is noise is chosen by likelihood, which sees whether errors are larger where the spread is;
+    the size of the whole by coverage.
+    """
+    base = jnp.sqrt(jnp.mean(held.error**2, axis=0)) if held.noise is None else held.noise
+    shares = jnp.asarray(_SHARES)[:, None, None]
+    widths = jnp.sqrt(held.spread**2 + (shares * base) ** 2 + _FLOOR**2)  # [shares, B, o]
+    # The scale that maximises a Gaussian likelihood has a closed form; what is left of the likelihood ranks the shares.
+    log_scale = 0.5 * jnp.log(jnp.mean((held.error / widths) ** 2, axis=1))
+    surprise = log_scale + jnp.mean(jnp.log(widths), axis=1)  # [shares, o]
+    best = jnp.argmin(surprise, axis=0)
+    share = jnp.asarray(_SHARES)[best]
+    width = jnp.take_along_axis(widths, best[None, None, :], axis=0)[0]
+    score = jnp.abs(held.error) / width
+    factor = jnp.quantile(score, _FITTED, axis=0) / ndtri((1 + _FITTED) / 2)
+    factor = jnp.clip(factor, 0.1, 100.0) ** (count / (count + _TRUSTED))
+    return Calibration(factor, factor * share * (base if held.noise is None else 1.0))
+
+
+def width_of(calibration: Calibration, spread: Array, noise: Array | None) -> Array:
+    """Standard deviation of the truth around the reference, in z-scores [..., o]."""
+    noise = calibration.noise * (1.0 if noise is None else noise)
+    return jnp.sqrt((calibration.scale * spread) ** 2 + noise**2 + _FLOOR**2)
+
+
+def coverage(some: Residuals, calibration: Calibration | None) -> Array:
+    """Share of the truth inside the central intervals at `LEVELS`, [levels, o]; None: the spread as it is."""
+    if calibration is None:
+        width = jnp.sqrt(some.spread**2 + (0.0 if some.noise is None else some.noise**2) + _FLOOR**2)
+    else:
+        width = width_of(calibration, some.spread, some.noise)
+    reach = ndtri((1 + jnp.asarray(LEVELS)) / 2)[:, None, None]
+    return jnp.mean(jnp.abs(some.error) <= reach * width, axis=1)
+
+
+def coverage_metrics(some: Residuals, calibration: Calibration, where: str) -> dict[str, Array]:
+    """Coverage of the 50% and 90% intervals before and after calibration, and the map of all levels."""
+    before = jnp.mean(coverage(some, None), axis=-1)
+    after = jnp.mean(coverage(some, calibration), axis=-1)
+    half, most = LEVELS.index(0.5), LEVELS.index(0.9)
+    return {
+        f"coverage50_{where}_raw": before[half],
+        f"coverage90_{where}_raw": before[most],
+        f"coverage50_{where}": after[half],
+        f"coverage90_{where}": after[most],
+        f"coverage_map_{where}": after,
+    }

@@ -1,0 +1,281 @@
+"""The ensemble: a least-squares reference on all training rows, and heads on bootstrap samples of them."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from cdpo.dynamics.networks import MLP, Normaliser, rescale_inputs, rescale_outputs
+from cdpo.dynamics.replay import Replay, Transition, draw_below
+from cdpo.errors import UserError, check_choices
+from cdpo.tasks import Task
+
+_CHECKED = 512  # held-out rows at which the fit is judged
+_FEWEST_HELD_OUT = 8  # with fewer, the training rows judge
+_WORTHWHILE = 0.99  # a held-out loss must fall below this share of the best to count as progress
+_LOG_VARIANCE = (-12.0, 2.0)
+# P(X <= k) of a Poisson variable of mean 1; beyond 6 lies 1e-5 of it
+_POISSON = (0.36788, 0.73576, 0.91970, 0.98101, 0.99634, 0.99941)
+
+
+@dataclass(frozen=True)
+class EnsembleSettings:
+    """How the dynamics are modelled and fitted."""
+
+    heads: int = 5
+    """Members on bootstrap samples; the least-squares reference is one more."""
+    hidden: tuple[int, ...] = (200, 200, 200, 200, 200)
+    """Sizes of the hidden layers."""
+    likelihood: Literal["deterministic", "gaussian"] = "deterministic"
+    """Predict the next state, or also its variance."""
+    data: Literal["bootstrap", "disjoint"] = "bootstrap"
+    """What a head is fitted on: fixed Poisson weights per transition, or a part of the data of its own."""
+    steps: int = 500
+    """Most gradient steps in an iteration."""
+    patience: int = 3
+    """Checks of the held-out loss without progress before the fit stops."""
+    check: int = 50
+    """Gradient steps between checks."""
+    batch: int = 256
+    """Rows in a minibatch, drawn for each member by itself."""
+    learning_rate: float = 1e-3
+    """Of Adam."""
+    weight_decay: float = 1e-5
+    """Decoupled, as in AdamW."""
+    held_out: float = 0.1
+    """Share of rows on which fits are stopped and calibrated."""
+    test: float = 0.05
+    """Share of rows used for nothing but to measure the calibration."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        check_choices(self)
+        for name in ("heads", "steps", "patience", "check", "batch"):
+            if getattr(self, name) < 1:
+                raise UserError(f"ensemble.{name} must be at least 1, not {getattr(self, name)}")
+        if any(size < 1 for size in self.hidden):
+            raise UserError(f"ensemble.hidden must hold sizes of at least 1, not {self.hidden}")
+        if not self.learning_rate > 0 or not self.weight_decay >= 0:
+            raise UserError("ensemble.learning_rate must be above 0 and ensemble.weight_decay not below 0")
+        if not (self.held_out > 0 and self.test >= 0 and self.held_out + self.test < 1):
+            raise UserError("ensemble.held_out must be above 0, and with ensemble.test less than 1")
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam with decoupled weight decay."""
+        return optax.adamw(self.learning_rate, weight_decay=self.weight_decay)
+
+
+class Prediction(NamedTuple):
+    """What members say of a transition, in z-scores of the targets; o = d, or d + 1 where the reward is learned."""
+
+    mean: Array  # [..., B, o]
+    deviation: Array | None  # [..., B, o], noise; None for deterministic heads
+    end: Array | None  # [..., B], log-odds of termination; None where the task's rule is known
+
+
+class Ensemble(eqx.Module):
+    """Stacked members; number 0 is the reference."""
+
+    net: MLP  # leading axis: 1 + heads
+    inputs: Normaliser  # of the task's features
+    targets: Normaliser  # of the differences, and of the reward where it is learned
+    gaussian: bool = eqx.field(static=True)
+    learns_reward: bool = eqx.field(static=True)
+    learns_end: bool = eqx.field(static=True)
+
+    @classmethod
+    def create(cls, task: Task, settings: EnsembleSettings, key: Array) -> Self:
+        """Untrained."""
+        features = feature_size(task)
+        outputs = task.observations + (task.reward is None)
+        width = outputs * (2 if settings.likelihood == "gaussian" else 1) + (task.terminates is None)
+        sizes = (features + task.actions, *settings.hidden, width)
+        return cls(
+            net=MLP.create(key, sizes, (1 + settings.heads,)),
+            inputs=Normaliser.identity(features),
+            targets=Normaliser.identity(outputs),
+            gaussian=settings.likelihood == "gaussian",
+            learns_reward=task.reward is None,
+            learns_end=task.terminates is None,
+        )
+
+    @property
+    def members(self) -> int:
+        """One reference and the heads."""
+        return self.net.weights[0].shape[0]
+
+    def encode(self, task: Task, observation: Array, action: Array) -> Array:
+        """What the networks see."""
+        return jnp.concatenate([self.inputs(task.features(observation)), action], axis=-1)
+
+    def read(self, output: Array) -> Prediction:
+        """The parts of a network's output."""
+        size = self.targets.mean.shape[-1]
+        deviation = None
+        if self.gaussian:
+            low, high = _LOG_VARIANCE
+            raw = output[..., size : 2 * size]
+            log_variance = low + jax.nn.softplus(high - jax.nn.softplus(high - raw) - low)
+            deviation = jnp.exp(0.5 * log_variance)
+        return Prediction(output[..., :size], deviation, output[..., -1] if self.learns_end else None)
+
+    def target(self, transition: Transition) -> Array:
+        """What the networks should say, [..., o]."""
+        raw = transition.next - transition.observation
+        if self.learns_reward:
+            raw = jnp.concatenate([raw, transition.reward[..., None]], axis=-1)
+        return self.targets(raw)
+
+    def renormalised(self, inputs: Normaliser, targets: Normaliser) -> Self:
+        """The same functions with other normalisers."""
+        net = rescale_outputs(rescale_inputs(self.net, self.inputs, inputs), self.targets, targets)
+        if self.gaussian:
+            size = targets.mean.shape[-1]
+            shift = 2 * jnp.log(self.targets.deviation / targets.deviation)
+            bias = net.biases[-1].at[..., size : 2 * size].add(shift)
+            net = eqx.tree_at(lambda n: n.biases[-1], net, bias)
+        return eqx.tree_at(lambda e: (e.net, e.inputs, e.targets), self, (net, inputs, targets))
+
+    def loss(self, task: Task, transition: Transition) -> Array:
+        """Of each member on each row, [members, B]: squared error or negative log-likelihood, summed over parts."""
+        seen = self.encode(task, transition.observation, transition.action)
+        prediction = self.read(self.net(seen))
+        error = self.target(transition) - prediction.mean
+        if prediction.deviation is None:
+            loss = jnp.sum(error**2, axis=-1)
+        else:
+            score = error / prediction.deviation
+            loss = jnp.sum(0.5 * score**2 + jnp.log(prediction.deviation), axis=-1)
+        if prediction.end is not None:
+            loss = loss + optax.sigmoid_binary_cross_entropy(prediction.end, transition.terminated)
+        return loss
+
+
+def feature_size(task: Task) -> int:
+    """Numbers that networks see of an observation."""
+    return jax.eval_shape(task.features, jax.ShapeDtypeStruct((task.observations,), jnp.float32)).shape[-1]
+
+
+class Split(NamedTuple):
+    """Which rows serve for what. It depends on a row's number alone, so that a row never changes sides."""
+
+    train: Array  # [capacity] row numbers, the training rows first
+    held_out: Array
+    test: Array
+    counts: Array  # [3]: how many of each
+    weights: Array  # [capacity, members]: of each row in each member's loss; all ones for the reference
+
+    def spread(self, part: int, count: int) -> Array:
+        """`count` row numbers, evenly over the train (0), held-out (1) or test (2) rows; repeated if there are few."""
+        order = (self.train, self.held_out, self.test)[part]
+        return order[(jnp.arange(count) * self.counts[part]) // count]
+
+
+def split_rows_of(replay: Replay, settings: EnsembleSettings, key: Array) -> Split:
+    """The split of a replay."""
+    numbers = jnp.arange(replay.capacity)
+    uniform = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), (2 + settings.heads,)))(numbers)
+    side, part, lots = uniform[:, 0], uniform[:, 1], uniform[:, 2:]
+    is_test = side < settings.test
+    is_held_out = ~is_test & (side < settings.test + settings.held_out)
+    roles = (~is_test & ~is_held_out, is_held_out, is_test)
+    orders = [jnp.argsort(~(role & replay.valid), stable=True) for role in roles]
+    counts = jnp.stack([jnp.sum(role & replay.valid) for role in roles])
+    if settings.data == "bootstrap":
+        weights = jnp.sum(lots[:, :, None] > jnp.asarray(_POISSON), axis=-1).astype(jnp.float32)
+    else:
+        own = (part[:, None] * settings.heads).astype(jnp.int32) == jnp.arange(settings.heads)
+        weights = own * float(settings.heads)
+    weights = jnp.concatenate([jnp.ones((replay.capacity, 1)), weights], axis=-1)
+    return Split(*orders, counts, weights)
+
+
+def weighted_loss(ensemble: Ensemble, task: Task, batch: Transition, weights: Array) -> Array:
+    """Mean over the rows of each member's batch [members, B], summed over members, which do not share parameters."""
+    return jnp.sum(jnp.mean(weights * ensemble.loss(task, batch), axis=-1))
+
+
+def fit(
+    ensemble: Ensemble,
+    optimiser_state: Any,
+    replay: Replay,
+    split: Split,
+    *,
+    task: Task,
+    settings: EnsembleSettings,
+    key: Array,
+) -> tuple[Ensemble, Any, dict[str, Array]]:
+    """Fit from where the last fit ended, and keep of each member what did best on held-out rows."""
+    optimiser = settings.optimiser
+    train_rows = split.counts[0]
+    judged = jnp.where(split.counts[1] < _FEWEST_HELD_OUT, split.spread(0, _CHECKED), split.spread(1, _CHECKED))
+    checked = replay.transitions(judged)
+    columns = jnp.arange(ensemble.members)[:, None]
+
+    everything = replay.transitions()
+    inputs = Normaliser.of(task.features(everything.observation), replay.valid)
+    raw = everything.next - everything.observation
+    if ensemble.learns_reward:
+        raw = jnp.concatenate([raw, everything.reward[:, None]], axis=-1)
+    ensemble = ensemble.renormalised(inputs, Normaliser.of(raw, replay.valid))
+
+    def judge(net: MLP) -> Array:
+        fitted = eqx.tree_at(lambda e: e.net, ensemble, net)
+        return jnp.mean(fitted.loss(task, checked), axis=-1)
+
+    def step(carry: tuple[MLP, Any], key: Array) -> tuple[tuple[MLP, Any], Array]:
+        net, state = carry
+        rows = split.train[draw_below(key, (ensemble.members, settings.batch), train_rows)]
+        batch, weights = replay.transitions(rows), split.weights[rows, columns]
+
+        def loss(net: MLP) -> Array:
+            return weighted_loss(eqx.tree_at(lambda e: e.net, ensemble, net), task, batch, weights)
+
+        value, gradient = eqx.filter_value_and_grad(loss)(net)
+        change, state = optimiser.update(gradient, state, net)
+        return (eqx.apply_updates(net, change), state), value
+
+    def going(carry: tuple) -> Array:
+        _, _, _, _, stale, checks, _ = carry
+        return (checks * settings.check < settings.steps) & jnp.any(stale < settings.patience)
+
+    def lap(carry: tuple) -> tuple:
+        net, state, best, best_loss, stale, checks, _ = carry
+        keys = jax.random.split(jax.random.fold_in(key, checks), settings.check)
+        (net, state), losses = jax.lax.scan(step, (net, state), keys)
+        now = judge(net)
+        better = now < best_loss
+        progress = now < best_loss - (1 - _WORTHWHILE) * jnp.abs(best_loss)
+        best = jax.tree.map(lambda new, old: jnp.where(_columns(better, new), new, old), net, best)
+        stale = jnp.where(progress, 0, stale + 1)
+        return net, state, best, jnp.where(better, now, best_loss), stale, checks + 1, jnp.mean(losses)
+
+    first = judge(ensemble.net)
+    start = (
+        ensemble.net,
+        optimiser_state,
+        ensemble.net,
+        first,
+        jnp.zeros(ensemble.members, jnp.int32),
+        jnp.zeros((), jnp.int32),
+        jnp.full((), jnp.nan),
+    )
+    _, optimiser_state, best, best_loss, _, checks, last = jax.lax.while_loop(going, lap, start)
+    metrics = {
+        "model_steps": checks * settings.check,
+        "model_train_loss": last / ensemble.members,
+        "model_held_out_loss": best_loss[0],
+        "model_held_out_loss_heads": jnp.mean(best_loss[1:]),
+        "model_rows": train_rows,
+    }
+    return eqx.tree_at(lambda e: e.net, ensemble, best), optimiser_state, metrics
+
+
+def _columns(flags: Array, like: Array) -> Array:
+    """[members] -> [members, 1, ...] of the rank of `like`."""
+    return flags.reshape(flags.shape + (1,) * (like.ndim - 1))

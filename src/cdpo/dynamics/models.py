@@ -1,0 +1,158 @@
+"""Models to plan on: the reference, and others that differ from it as the calibrated heads do."""
+
+from typing import Literal, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.dynamics.calibration import Calibration, spread_of, width_of
+from cdpo.dynamics.ensemble import Ensemble, Prediction
+from cdpo.dynamics.networks import MLP
+from cdpo.tasks import Task
+
+
+class Belief(eqx.Module):
+    """What is known after a fit: the ensemble, its calibration, and the range in which states may lie."""
+
+    ensemble: Ensemble
+    calibration: Calibration
+    low: Array  # [d]
+    high: Array  # [d]
+    task: Task = eqx.field(static=True)
+
+    @property
+    def heads(self) -> int:
+        """Members on bootstrap samples."""
+        return self.ensemble.members - 1
+
+    def predict(self, observation: Array, action: Array) -> tuple[Array, Array]:
+        """Mean and calibrated standard deviation of the next observation, [B, d] each; actions in [-1, 1]."""
+        ensemble = self.ensemble
+        prediction = ensemble.read(ensemble.net(ensemble.encode(self.task, observation, action)))
+        noise = None if prediction.deviation is None else prediction.deviation[0]
+        width = width_of(self.calibration, spread_of(prediction), noise)
+        size = self.task.observations
+        mean = observation + ensemble.targets.undo(prediction.mean[0])[..., :size]
+        return mean, (width * ensemble.targets.deviation)[..., :size]
+
+
+class Step(NamedTuple):
+    """Where models lead."""
+
+    next: Array  # [M, B, d]
+    reward: Array  # [M, B]
+    terminated: Array  # [M, B], 1.0 or 0.0
+
+
+class ModelSet(eqx.Module):
+    """M models, each the reference plus gains times the differences of some heads to it:
+
+        f_i = f_ref + sum_k gain[i, k] * (f_head[i, k] - f_ref)
+
+    With `optimism` the policy chooses, beside the action, where in the calibrated spread the next state falls:
+
+        f_i = f_ref + optimism * scale * spread * u,    u in [-1, 1]
+
+    All models of a set are batched; a trajectory keeps its model.
+    """
+
+    belief: Belief
+    reference: MLP  # one network
+    heads: Array  # [M, n] numbers of heads, from 1
+    gain: Array  # [M, n, o]
+    optimism: Array | None = None  # [] or None
+
+    @property
+    def count(self) -> int:
+        """M."""
+        return self.heads.shape[0]
+
+    def step(self, observation: Array, action: Array, key: Array) -> Step:
+        """One step of every model on a batch of its own: observation [M, B, d], action [M, B, m (+ o)]."""
+        task, ensemble = self.belief.task, self.belief.ensemble
+        action, choice = action[..., : task.actions], action[..., task.actions :]
+        seen = ensemble.encode(task, observation, action)
+        reference = ensemble.read(self.reference(seen))
+        others = ensemble.read(ensemble.net.member(self.heads)(seen[:, None]))  # [M, n, B, o]
+        difference = others.mean - reference.mean[:, None]
+        mean = reference.mean + jnp.sum(self.gain[:, :, None] * difference, axis=1)
+        if self.optimism is not None:
+            spread = jnp.sqrt(jnp.mean(difference**2, axis=1))
+            mean = mean + self.optimism * self.belief.calibration.scale * spread * choice
+        if reference.deviation is not None:
+            noise = self.belief.calibration.noise * reference.deviation
+            mean = mean + noise * jax.random.normal(jax.random.fold_in(key, 0), mean.shape)
+        return self._finish(observation, action, mean, reference, jax.random.fold_in(key, 1))
+
+    def _finish(self, observation: Array, action: Array, mean: Array, reference: Prediction, key: Array) -> Step:
+        """Out of z-scores, inside the range, with reward and end."""
+        belief, task = self.belief, self.belief.task
+        raw = belief.ensemble.targets.undo(mean)
+        size = task.observations
+        following = jnp.clip(observation + raw[..., :size], belief.low, belief.high)
+        real = unscaled(task, action)
+        reward = raw[..., size] if task.reward is None else task.reward(observation, real, following)
+        if task.terminates is not None:
+            ends = task.terminates(observation, real, following)
+        else:
+            assert reference.end is not None
+            ends = jax.random.uniform(key, reference.end.shape) < jax.nn.sigmoid(reference.end)
+        return Step(following, reward, ends.astype(jnp.float32))
+
+    def only(self, index: int) -> Self:
+        """One of the models, as a set."""
+        kept = slice(index, index + 1)
+        return eqx.tree_at(lambda m: (m.heads, m.gain), self, (self.heads[kept], self.gain[kept]))
+
+    def repeated(self, count: int) -> Self:
+        """The first model `count` times."""
+        return eqx.tree_at(
+            lambda m: (m.heads, m.gain),
+            self,
+            (jnp.repeat(self.heads[:1], count, axis=0), jnp.repeat(self.gain[:1], count, axis=0)),
+        )
+
+
+def unscaled(task: Task, action: Array) -> Array:
+    """An action in [-1, 1] in the environment's units."""
+    return task.low + (action + 1) / 2 * (task.high - task.low)
+
+
+def reference_model(
+    belief: Belief, models: int, heads: int = 0, *, mean: bool = False, net: MLP | None = None
+) -> ModelSet:
+    """The reference, `models` times: the least-squares member, the mean of the heads, or another network.
+
+    `heads` members are evaluated in vain, so that the set has the shape, and the compiled program, of a sampled one.
+    """
+    size = belief.ensemble.targets.mean.shape[-1]
+    heads = belief.heads if mean else heads
+    numbers = jnp.broadcast_to(1 + jnp.arange(heads), (models, heads))
+    gain = jnp.full((models, heads, size), 1 / belief.heads if mean else 0.0)
+    return ModelSet(belief, belief.ensemble.net.member(0) if net is None else net, numbers, gain)
+
+
+def sampled_models(belief: Belief, models: int, sampling: Literal["subset", "mix"], key: Array) -> ModelSet:
+    """Models from the calibrated posterior: heads, none twice while there are enough; or random mixes of all heads.
+
+    A mix has Dirichlet weights, stretched to the length of a single head's: averaging must not shrink the spread.
+    """
+    heads, scale = belief.heads, belief.calibration.scale
+    if sampling == "subset":
+        laps = -(-models // heads)
+        orders = [jax.random.permutation(jax.random.fold_in(key, lap), heads) for lap in range(laps)]
+        numbers = 1 + jnp.concatenate(orders)[:models, None]
+        weights = jnp.ones((models, 1))
+    else:
+        numbers = jnp.broadcast_to(1 + jnp.arange(heads), (models, heads))
+        weights = jax.random.dirichlet(key, jnp.ones(heads), (models,))
+        weights = weights / jnp.linalg.norm(weights, axis=-1, keepdims=True)
+    return ModelSet(belief, belief.ensemble.net.member(0), numbers, weights[..., None] * scale)
+
+
+def optimistic_model(belief: Belief, models: int, beta: float) -> ModelSet:
+    """The reference plus what the policy chooses inside `beta` calibrated standard deviations."""
+    still = reference_model(belief, models, belief.heads)
+    return eqx.tree_at(lambda m: m.optimism, still, jnp.asarray(beta), is_leaf=lambda leaf: leaf is None)

@@ -1,0 +1,116 @@
+"""Networks whose leading axes are ensembles, and the scaling of what they see."""
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Activation = Literal["swish", "relu"]
+_ACTIVATIONS = {"swish": jax.nn.silu, "relu": jax.nn.relu}
+
+
+class MLP(eqx.Module):
+    """A perceptron, or as many of them as the leading axes of its parameters say.
+
+    `weights[i]` is [..., in, out] and `biases[i]` [..., out]: members, models and twins are leading axes, and a batch
+    [..., B, in] meets them by the rules of matmul. No vmap is needed to evaluate an ensemble.
+    """
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    activation: Activation = eqx.field(static=True)
+    layer_norm: bool = eqx.field(static=True)
+
+    @classmethod
+    def create(
+        cls,
+        key: Array,
+        sizes: Sequence[int],
+        ensemble: tuple[int, ...] = (),
+        *,
+        activation: Activation = "swish",
+        layer_norm: bool = False,
+    ) -> Self:
+        """Independent members of layer `sizes` (input first), weights of variance 1 / fan-in, biases zero."""
+        weights = tuple(
+            jax.random.truncated_normal(jax.random.fold_in(key, i), -2.0, 2.0, (*ensemble, fan_in, fan_out))
+            * (1.14 / fan_in**0.5)  # truncation at two deviations leaves 0.88 of one
+            for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True))
+        )
+        biases = tuple(jnp.zeros((*ensemble, size)) for size in sizes[1:])
+        return cls(weights, biases, activation, layer_norm)
+
+    def __call__(self, x: Array) -> Array:
+        """[..., B, in] -> [..., B, out]."""
+        *hidden, last = zip(self.weights, self.biases, strict=True)
+        for weight, bias in hidden:
+            x = x @ weight + bias[..., None, :]
+            if self.layer_norm:
+                x = x - jnp.mean(x, axis=-1, keepdims=True)
+                x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+            x = _ACTIVATIONS[self.activation](x)
+        weight, bias = last
+        return x @ weight + bias[..., None, :]
+
+    def member(self, index: Array | int) -> Self:
+        """The members at `index` of the first ensemble axis."""
+        return jax.tree.map(lambda leaf: leaf[index], self)
+
+
+class Normaliser(eqx.Module):
+    """z-scores with a mean and a deviation for each part."""
+
+    mean: Array  # [n]
+    deviation: Array  # [n]
+
+    @classmethod
+    def identity(cls, size: int) -> Self:
+        """Leaves values as they are."""
+        return cls(jnp.zeros(size), jnp.ones(size))
+
+    @classmethod
+    def of(cls, values: Array, valid: Array) -> Self:
+        """From the rows of `values` [N, n] where `valid` [N].
+
+        A part that does not vary keeps its scale: dividing by nothing would turn the first change into an explosion.
+        """
+        count = jnp.maximum(jnp.sum(valid), 1)
+        mean = jnp.sum(jnp.where(valid[:, None], values, 0.0), axis=0) / count
+        square = jnp.sum(jnp.where(valid[:, None], (values - mean) ** 2, 0.0), axis=0) / count
+        deviation = jnp.sqrt(square)
+        return cls(mean, jnp.where(deviation > 1e-6, deviation, 1.0))
+
+    def __call__(self, values: Array) -> Array:
+        """To z-scores."""
+        return (values - self.mean) / self.deviation
+
+    def undo(self, scores: Array) -> Array:
+        """From z-scores."""
+        return scores * self.deviation + self.mean
+
+
+def rescale_inputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:
+    """The same function of the raw input after its normaliser changed; only the first normalised parts are rescaled.
+
+    Data widen as an agent learns. Without this every refit of a normaliser would change policy, critics and models.
+    """
+    size = old.mean.shape[-1]
+    first = net.weights[0]
+    seen = first[..., :size, :]
+    shift = (new.mean - old.mean) / old.deviation
+    bias = net.biases[0] + jnp.einsum("i,...io->...o", shift, seen)
+    scaled = seen * (new.deviation / old.deviation)[:, None]
+    weight = jnp.concatenate([scaled, first[..., size:, :]], axis=-2)
+    return eqx.tree_at(lambda n: (n.weights[0], n.biases[0]), net, (weight, bias))
+
+
+def rescale_outputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:
+    """The same raw output after the normaliser of the first outputs changed."""
+    size = old.mean.shape[-1]
+    ratio = old.deviation / new.deviation
+    weight = net.weights[-1].at[..., :size].multiply(ratio)
+    bias = net.biases[-1].at[..., :size].multiply(ratio).at[..., :size].add((old.mean - new.mean) / new.deviation)
+    return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), net, (weight, bias))

@@ -1,0 +1,73 @@
+"""Real transitions on the device."""
+
+from typing import NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+FIRST_CAPACITY = 1 << 14  # rows; the buffer doubles whenever it is full, and only then are programs compiled anew
+
+
+class Transition(NamedTuple):
+    """One step, or any batch of them. Actions are scaled to [-1, 1]."""
+
+    observation: Array  # [..., d]
+    action: Array  # [..., m]
+    reward: Array  # [...]
+    next: Array  # [..., d]
+    terminated: Array  # [...], 1.0 where the task ended; a time limit is no end
+
+
+class Replay(eqx.Module):
+    """All transitions of one seed, as rows [observation, action, reward, next, terminated].
+
+    Nothing here depends on how long the run is planned to be.
+    """
+
+    rows: Array  # [capacity, 2 d + m + 2]
+    size: Array  # int32, rows that are filled
+    observations: int = eqx.field(static=True)
+    actions: int = eqx.field(static=True)
+
+    @classmethod
+    def empty(cls, observations: int, actions: int, capacity: int = FIRST_CAPACITY) -> Self:
+        """No rows yet."""
+        rows = jnp.zeros((capacity, 2 * observations + actions + 2))
+        return cls(rows, jnp.zeros((), jnp.int32), observations, actions)
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit."""
+        return self.rows.shape[-2]
+
+    @property
+    def valid(self) -> Array:
+        """Which rows are filled, [capacity]."""
+        return jnp.arange(self.capacity) < self.size
+
+    def append(self, rows: Array, count: Array) -> Self:
+        """With the first `count` of `rows`; those after them are padding and must fit as well."""
+        filled = jax.lax.dynamic_update_slice(self.rows, rows, (self.size, jnp.zeros((), jnp.int32)))
+        return eqx.tree_at(lambda r: (r.rows, r.size), self, (filled, self.size + count.astype(jnp.int32)))
+
+    def transitions(self, index: Array | slice = slice(None)) -> Transition:
+        """The rows at `index`."""
+        return split_rows(self.rows[index], self.observations, self.actions)
+
+    def draw(self, key: Array, shape: tuple[int, ...]) -> Transition:
+        """Uniformly, with replacement."""
+        return self.transitions(draw_below(key, shape, self.size))
+
+
+def split_rows(rows: Array, observations: int, actions: int) -> Transition:
+    """The parts of rows [..., 2 d + m + 2]."""
+    d, m = observations, actions
+    return Transition(rows[..., :d], rows[..., d : d + m], rows[..., d + m], rows[..., d + m + 1 : -1], rows[..., -1])
+
+
+def draw_below(key: Array, shape: tuple[int, ...], size: Array) -> Array:
+    """Uniform integers in [0, size), for a size that is known at run time only."""
+    uniform = jax.random.uniform(key, shape)
+    return jnp.minimum((uniform * size).astype(jnp.int32), jnp.maximum(size - 1, 0))

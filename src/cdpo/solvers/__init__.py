@@ -1,0 +1,1 @@
+"""`solve(policy, models, objective)`: the paper's MBPO(pi, {f}, J) on learned models."""

@@ -1,0 +1,140 @@
+"""Dyna: imagined rollouts on a set of models, and a model-free learner on what they bring."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.dynamics.models import ModelSet
+from cdpo.dynamics.replay import Transition, draw_below
+from cdpo.errors import UserError
+from cdpo.solvers.base import Metrics, Objective, Starts, Trust
+from cdpo.solvers.policy import Policy
+from cdpo.solvers.rollouts import imagine
+from cdpo.solvers.sac import SAC
+
+_RETREATS = 16
+
+
+@dataclass(frozen=True)
+class DynaSettings:
+    """How much is imagined, where it begins, and how much is learned from it."""
+
+    rounds: int = 10
+    """Times that new rollouts are made in one update."""
+    updates: int = 50
+    """Gradient steps of the learner after each round."""
+    particles: int = 32
+    """Rollouts of each model in a round."""
+    horizon: int = 20
+    """Steps of a rollout."""
+    batch: int = 64
+    """Transitions of each model in a gradient step."""
+    real: float = 0.1
+    """Share of real transitions among them."""
+    initial: float = 0.25
+    """Weight of initial states among the starts of rollouts."""
+    visited: float = 0.5
+    """Weight of visited states among the starts."""
+    broad: float = 0.25
+    """Weight of states drawn broadly over the state range among the starts."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        for name in ("rounds", "updates", "particles", "horizon", "batch"):
+            if getattr(self, name) < 1:
+                raise UserError(f"dyna.{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.real < 1:
+            raise UserError(f"dyna.real must be at least 0 and below 1, not {self.real:g}")
+        weights = (self.initial, self.visited, self.broad)
+        if not (min(weights) >= 0 and sum(weights) > 0):
+            raise UserError("dyna.initial, dyna.visited and dyna.broad must not be negative, nor all zero")
+
+
+class Dyna(NamedTuple):
+    """The solver."""
+
+    settings: DynaSettings
+    learner: SAC
+
+    def begin(self, policy: Policy, models: int, key: Array) -> Any:
+        """The learner's state."""
+        return self.learner.begin(policy, models, key)
+
+    def renormalised(self, state: Any, old: Policy, new: Policy) -> Any:
+        """The same state after the policy's normaliser changed."""
+        return self.learner.renormalised(state, old, new)
+
+    def __call__(
+        self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: Any, key: Array
+    ) -> tuple[Policy, Any, Metrics]:
+        """Imagine, learn, and again; at last step back into the trust region if the learner left it."""
+        settings = self.settings
+        block = settings.particles * settings.horizon
+        imagined = jax.tree.map(
+            lambda leaf: jnp.zeros((settings.rounds, *leaf.shape)),
+            jax.eval_shape(lambda: self._imagine(policy, models, starts, key)),
+        )
+        real_rows = round(settings.real * settings.batch)
+
+        def batch_from(imagined: Transition, number: Array, key: Array) -> Transition:
+            which, real = jax.random.split(key)
+            shape = (models.count, settings.batch - real_rows)
+            place = draw_below(which, shape, (number + 1) * block)
+            rows = jnp.arange(models.count)[:, None]
+            batch = jax.tree.map(lambda leaf: leaf[place // block, rows, place % block], imagined)
+            if real_rows:
+                drawn = starts.visited.draw(real, (models.count, real_rows))
+                # A model's actions may have more parts than real ones (HUCRL's choice of the next state); the
+                # reference is the model where that choice is zero, and real data are its data.
+                missing = batch.action.shape[-1] - drawn.action.shape[-1]
+                drawn = drawn._replace(action=jnp.pad(drawn.action, ((0, 0), (0, 0), (0, missing))))
+                batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), batch, drawn)
+            return batch
+
+        def round_(carry: tuple, number: Array) -> tuple[tuple, Metrics]:
+            policy, state, imagined = carry
+            fresh, learn = jax.random.split(jax.random.fold_in(key, number))
+            new = self._imagine(policy, models, starts, fresh)
+            imagined = jax.tree.map(lambda all_, one: all_.at[number].set(one), imagined, new)
+
+            def update(carry: tuple[Policy, Any], key: Array) -> tuple[tuple[Policy, Any], Metrics]:
+                pick, step = jax.random.split(key)
+                batch = batch_from(imagined, number, pick)
+                policy, state, metrics = self.learner.update(*carry, batch, objective, step)
+                return (policy, state), metrics
+
+            (policy, state), metrics = jax.lax.scan(update, (policy, state), jax.random.split(learn, settings.updates))
+            metrics = jax.tree.map(jnp.mean, metrics)
+            metrics |= {"imagined_reward": jnp.mean(new.reward), "imagined_ends": jnp.mean(new.terminated)}
+            return (policy, state, imagined), metrics
+
+        (policy, state, _), metrics = jax.lax.scan(round_, (policy, state, imagined), jnp.arange(settings.rounds))
+        policy, kept = step_back(policy, objective.trust)
+        last = jax.tree.map(lambda leaf: leaf[-1], metrics)
+        return policy, state, last | {"kept": kept}
+
+    def _imagine(self, policy: Policy, models: ModelSet, starts: Starts, key: Array) -> Transition:
+        settings = self.settings
+        return imagine(policy, models, starts, key, particles=settings.particles, horizon=settings.horizon)
+
+
+def step_back(policy: Policy, trust: Trust) -> tuple[Policy, Array]:
+    """The policy, moved towards q by the least share that puts it inside the trust region; and what was kept.
+
+    The multiplier holds the bound on average over its steps; an update must hold it at its end.
+    """
+
+    def between(share: Array) -> Policy:
+        net = jax.tree.map(lambda far, near: near + share * (far - near), policy.net, trust.centre.net)
+        return eqx.tree_at(lambda p: p.net, policy, net)
+
+    shares = jnp.linspace(1.0, 0.0, _RETREATS + 1)
+    inside = jax.vmap(lambda share: trust.spent(between(share)))(shares) <= trust.bound
+    share = jnp.where(trust.active, shares[jnp.argmax(inside.at[-1].set(True))], 1.0)
+    # A share of one must give back the very same numbers.
+    net = jax.tree.map(lambda moved, own: jnp.where(share == 1.0, own, moved), between(share).net, policy.net)
+    return eqx.tree_at(lambda p: p.net, policy, net), share

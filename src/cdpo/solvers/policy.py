@@ -1,0 +1,108 @@
+"""Policies: squashed Gaussians, on the device for learning and on the host for acting."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cdpo.dynamics.ensemble import feature_size
+from cdpo.dynamics.networks import MLP, Normaliser, rescale_inputs
+from cdpo.tasks import Task
+
+_LOG_DEVIATION = (-5.0, 1.0)
+
+
+class Gaussian(NamedTuple):
+    """Before squashing, independent parts [..., m]."""
+
+    mean: Array
+    log_deviation: Array
+
+
+class Policy(eqx.Module):
+    """tanh of a Gaussian whose mean and deviation are functions of the state.
+
+    It acts in the model's action space [-1, 1]^m; the environment gets the first parts of that.
+    """
+
+    net: MLP
+    inputs: Normaliser
+    task: Task = eqx.field(static=True)
+
+    @classmethod
+    def create(cls, task: Task, hidden: Sequence[int], key: Array, extra: int = 0) -> Self:
+        """Untrained: near zero action, with deviation near one. `extra` parts are chosen beside the action."""
+        features, actions = feature_size(task), task.actions + extra
+        net = MLP.create(key, (features, *hidden, 2 * actions), activation="relu")
+        net = eqx.tree_at(lambda n: n.weights[-1], net, 0.01 * net.weights[-1])
+        return cls(net, Normaliser.identity(features), task)
+
+    @property
+    def actions(self) -> int:
+        """m."""
+        return self.net.biases[-1].shape[-1] // 2
+
+    def __call__(self, observation: Array) -> Gaussian:
+        """At observations [..., B, d]."""
+        output = self.net(self.inputs(self.task.features(observation)))
+        mean, raw = jnp.split(output, 2, axis=-1)
+        low, high = _LOG_DEVIATION
+        # The slope at zero is one: the parameter is the logarithm where it matters.
+        middle, half = (low + high) / 2, (high - low) / 2
+        return Gaussian(mean, middle + half * jnp.tanh((raw - middle) / half))
+
+    def sample(self, observation: Array, key: Array) -> tuple[Array, Array]:
+        """Actions [..., B, m] and their log-densities [..., B]."""
+        mean, log_deviation = self(observation)
+        noise = jax.random.normal(key, mean.shape)
+        raw = mean + jnp.exp(log_deviation) * noise
+        density = -0.5 * noise**2 - log_deviation - 0.5 * jnp.log(2 * jnp.pi)
+        # log(1 - tanh(x)^2) in a form that does not underflow
+        squash = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
+        return jnp.tanh(raw), jnp.sum(density - squash, axis=-1)
+
+    def renormalised(self, inputs: Normaliser) -> Self:
+        """The same policy with another normaliser."""
+        net = rescale_inputs(self.net, self.inputs, inputs)
+        return eqx.tree_at(lambda p: (p.net, p.inputs), self, (net, inputs))
+
+
+def kl_divergence(p: Gaussian, q: Gaussian) -> Array:
+    """KL(p || q), [...]. Squashing both by the same map does not change it."""
+    ratio = p.log_deviation - q.log_deviation
+    distance = (p.mean - q.mean) * jnp.exp(-q.log_deviation)
+    return jnp.sum(0.5 * (jnp.exp(2 * ratio) + distance**2 - 1) - ratio, axis=-1)
+
+
+class HostPolicy:
+    """A policy in NumPy: beside a real environment a call into a compiled program costs more than the network."""
+
+    def __init__(self, policy: Policy) -> None:
+        """From a policy of one seed."""
+        net, inputs = jax.device_get((policy.net, policy.inputs))
+        self._features = policy.task.features
+        # The normaliser is folded into the first layer.
+        first = net.weights[0] / inputs.deviation[:, None]
+        bias = net.biases[0] - (inputs.mean / inputs.deviation) @ net.weights[0]
+        self._layers = [(first, bias), *zip(net.weights[1:], net.biases[1:], strict=True)]
+        self._actions = policy.task.actions
+        self._all = policy.actions
+
+    def __call__(self, observation: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
+        """The action in [-1, 1] at observations [..., d]: the mode, or a draw with standard normal `noise` [..., m]."""
+        x = np.asarray(self._features(np.asarray(observation, np.float32)))
+        for weight, bias in self._layers[:-1]:
+            x = np.maximum(x @ weight + bias, 0.0)
+        weight, bias = self._layers[-1]
+        output = x @ weight + bias
+        raw = output[..., : self._actions]
+        if noise is not None:
+            low, high = _LOG_DEVIATION
+            middle, half = (low + high) / 2, (high - low) / 2
+            scale = output[..., self._all : self._all + self._actions]
+            raw = raw + np.exp(middle + half * np.tanh((scale - middle) / half)) * noise
+        return np.tanh(raw)

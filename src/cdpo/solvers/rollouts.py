@@ -1,0 +1,75 @@
+"""Imagined rollouts: batched over models and particles, a trajectory on one model throughout."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.dynamics.models import ModelSet
+from cdpo.dynamics.replay import Transition
+from cdpo.solvers.base import Starts
+from cdpo.solvers.policy import Policy
+
+
+def imagine(policy: Policy, models: ModelSet, starts: Starts, key: Array, *, particles: int, horizon: int) -> Transition:
+    """Transitions [M, particles * horizon]; a particle whose task ends begins anew."""
+
+    def step(observation: Array, key: Array) -> tuple[Array, Transition]:
+        act, move, fresh = jax.random.split(key, 3)
+        action, _ = policy.sample(observation, act)
+        following, reward, terminated = models.step(observation, action, move)
+        again = starts.draw(fresh, terminated.shape)
+        carried = jnp.where(terminated[..., None] > 0, again, following)
+        return carried, Transition(observation, action, reward, following, terminated)
+
+    first, rest = jax.random.split(key)
+    begin = starts.draw(first, (models.count, particles))
+    _, steps = jax.lax.scan(step, begin, jax.random.split(rest, horizon))
+    # [horizon, M, particles, ...] -> [M, horizon * particles, ...]
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], horizon * x.shape[2], *x.shape[3:]), steps)
+
+
+class Outlook(NamedTuple):
+    """What a policy expects under one model from the initial states."""
+
+    value: Array  # [], discounted
+    states: Array  # [sets, S, d], independent draws from its discounted visitation
+
+
+def look_ahead(
+    policy: Policy,
+    model: ModelSet,
+    starts: Starts,
+    key: Array,
+    *,
+    discount: float,
+    horizon: int,
+    particles: int,
+    sets: int,
+    states: int,
+) -> Outlook:
+    """Roll `policy` out under the one model of a set; each set of states comes from trajectories of its own."""
+
+    def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+        observation, alive = carry
+        act, move = jax.random.split(key)
+        action, _ = policy.sample(observation, act)
+        following, reward, terminated = model.step(observation, action, move)
+        return (following, alive * (1 - terminated)), (observation, reward * alive, alive)
+
+    begin, rest, choice = jax.random.split(key, 3)
+    first = starts.only_initial().draw(begin, (1, particles))
+    start = (first, jnp.ones((1, particles)))
+    _, (observed, reward, alive) = jax.lax.scan(step, start, jax.random.split(rest, horizon))
+    weight = discount ** jnp.arange(horizon)
+    value = jnp.mean(jnp.sum(weight[:, None, None] * reward, axis=0))
+    # Visits by set: [sets, horizon * particles / sets]
+    chance = (weight[:, None] * alive[:, 0]).reshape(horizon, sets, -1).swapaxes(0, 1).reshape(sets, -1)
+    places = observed[:, 0].reshape(horizon, sets, -1, first.shape[-1]).swapaxes(0, 1)
+    places = places.reshape(sets, -1, first.shape[-1])
+    # Inverse transform with evenly spaced points: less variance than independent draws.
+    cumulated = jnp.cumsum(chance, axis=-1)
+    points = (jnp.arange(states) + jax.random.uniform(choice, (sets, 1))) / states * cumulated[:, -1:]
+    index = jnp.clip(jax.vmap(jnp.searchsorted)(cumulated, points), 0, chance.shape[-1] - 1)
+    return Outlook(value, jnp.take_along_axis(places, index[..., None], axis=1))

@@ -1,0 +1,168 @@
+"""Soft actor-critic (Haarnoja et al. 2018) as a learner on imagined data, with a critic for each model."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from cdpo.dynamics.networks import MLP, rescale_inputs
+from cdpo.dynamics.replay import Transition
+from cdpo.errors import UserError, check_choices
+from cdpo.solvers.base import Metrics, Objective
+from cdpo.solvers.policy import Policy, kl_divergence
+
+
+@dataclass(frozen=True)
+class SACSettings:
+    """The learner."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    """Hidden layers of policy and critics."""
+    critic: Literal["per-model", "pooled"] = "per-model"
+    """A critic for each sampled model, whose mean is the objective; or one on the data of all models."""
+    layer_norm: bool = True
+    """Normalise the hidden layers of the critics."""
+    learning_rate: float = 3e-4
+    """Of policy and critics."""
+    temperature_rate: float = 3e-4
+    """Of the logarithm of the entropy's weight."""
+    temperature: float = 0.1
+    """The entropy's weight at the beginning."""
+    entropy: float = 1.0
+    """The target entropy is this many nats below zero for each action."""
+    polyak: float = 0.005
+    """Share by which target critics approach the critics at each step."""
+    multiplier_rate: float = 0.1
+    """Of the logarithm of the trust region's multiplier, per step and excess."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        check_choices(self)
+        for name in ("learning_rate", "temperature_rate", "temperature", "multiplier_rate"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"sac.{name} must be above 0, not {getattr(self, name):g}")
+        if not 0 < self.polyak <= 1:
+            raise UserError(f"sac.polyak must be in (0, 1], not {self.polyak:g}")
+
+
+class SACState(NamedTuple):
+    """What the learner remembers."""
+
+    critics: MLP  # leading axes [models, 2]
+    targets: MLP
+    log_temperature: Array
+    log_multiplier: Array
+    critic_optimiser: Any
+    policy_optimiser: Any
+    temperature_optimiser: Any
+
+
+class SAC:
+    """A learner: `begin` once, then `update` on batches [M, B] of the models' transitions."""
+
+    def __init__(self, settings: SACSettings) -> None:
+        """With settings."""
+        self.settings = settings
+        self._network = optax.adam(settings.learning_rate)
+        self._temperature = optax.adam(settings.temperature_rate)
+
+    def begin(self, policy: Policy, models: int, key: Array) -> SACState:
+        """Untrained critics."""
+        settings = self.settings
+        count = models if settings.critic == "per-model" else 1
+        sizes = (policy.inputs.mean.shape[-1] + policy.actions, *settings.hidden, 1)
+        critics = MLP.create(key, sizes, (count, 2), activation="relu", layer_norm=settings.layer_norm)
+        log_temperature = jnp.log(jnp.asarray(settings.temperature))
+        return SACState(
+            critics,
+            critics,
+            log_temperature,
+            jnp.zeros(()),
+            self._network.init(eqx.filter(critics, eqx.is_array)),
+            self._network.init(eqx.filter(policy.net, eqx.is_array)),
+            self._temperature.init(log_temperature),
+        )
+
+    def renormalised(self, state: SACState, old: Policy, new: Policy) -> SACState:
+        """The same values after the policy's normaliser changed."""
+        critics, targets = (rescale_inputs(net, old.inputs, new.inputs) for net in (state.critics, state.targets))
+        return state._replace(critics=critics, targets=targets)
+
+    def update(
+        self, policy: Policy, state: SACState, batch: Transition, objective: Objective, key: Array
+    ) -> tuple[Policy, SACState, Metrics]:
+        """One gradient step of critics, policy, temperature and multiplier."""
+        if self.settings.critic == "pooled":
+            batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
+        first, second = jax.random.split(key)
+        temperature = jnp.exp(state.log_temperature)
+        target = bellman_target(policy, state.targets, batch, temperature, objective.discount, first)
+
+        def critic_loss(critics: MLP) -> tuple[Array, Array]:
+            value = values(critics, policy, batch.observation, batch.action)
+            return jnp.sum(jnp.mean((value - target[:, None]) ** 2, axis=(0, 2))), jnp.mean(value)
+
+        (loss, value), gradient = eqx.filter_value_and_grad(critic_loss, has_aux=True)(state.critics)
+        change, critic_optimiser = self._network.update(gradient, state.critic_optimiser)
+        critics = eqx.apply_updates(state.critics, change)
+
+        trust = objective.trust
+        multiplier = jnp.where(trust.active, jnp.exp(state.log_multiplier), 0.0)
+
+        def policy_loss(net: MLP) -> tuple[Array, tuple[Array, Array]]:
+            acting = eqx.tree_at(lambda p: p.net, policy, net)
+            action, density = acting.sample(batch.observation, second)
+            gain = jnp.min(values(critics, acting, batch.observation, action), axis=1)
+            spent = jnp.mean(kl_divergence(acting(trust.states), trust.centre(trust.states)))
+            # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
+            return jnp.mean(temperature * density - gain) + multiplier * spent, (jnp.mean(density), spent)
+
+        (_, (density, spent)), gradient = eqx.filter_value_and_grad(policy_loss, has_aux=True)(policy.net)
+        change, policy_optimiser = self._network.update(gradient, state.policy_optimiser)
+        policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
+
+        # d/d(log alpha) of alpha * (entropy - target), with the sign of descent; log alpha itself takes the step.
+        slack = -density + self.settings.entropy * policy.actions
+        change, temperature_optimiser = self._temperature.update(slack, state.temperature_optimiser)
+        log_temperature = optax.apply_updates(state.log_temperature, change)
+
+        excess = jnp.clip(spent / trust.bound - 1, -1.0, 1.0)
+        step = jnp.where(trust.active, self.settings.multiplier_rate * excess, 0.0)
+        polyak = self.settings.polyak
+        targets = jax.tree.map(lambda new, old: polyak * new + (1 - polyak) * old, critics, state.targets)
+        state = SACState(
+            critics,
+            targets,
+            log_temperature,
+            jnp.clip(state.log_multiplier + step, -7.0, 14.0),
+            critic_optimiser,
+            policy_optimiser,
+            temperature_optimiser,
+        )
+        metrics = {
+            "critic_loss": loss,
+            "value": value,
+            "entropy": -density,
+            "temperature": temperature,
+            "multiplier": multiplier,
+        }
+        return policy, state, metrics
+
+
+def values(critics: MLP, policy: Policy, observation: Array, action: Array) -> Array:
+    """Q of both twins of each model on its own batch, [M, 2, B]."""
+    seen = jnp.concatenate([policy.inputs(policy.task.features(observation)), action], axis=-1)
+    return critics(seen[:, None])[..., 0]
+
+
+def bellman_target(
+    policy: Policy, targets: MLP, batch: Transition, temperature: Array, discount: float, key: Array
+) -> Array:
+    """r + discount * (min Q - temperature * log pi) of the next state, [M, B]; nothing follows a termination."""
+    action, density = policy.sample(batch.next, key)
+    following = jnp.min(values(targets, policy, batch.next, action), axis=1) - temperature * density
+    return batch.reward + discount * (1 - batch.terminated) * following

@@ -1,0 +1,1 @@
+"""Training: the loop, collection in the real environment, checkpoints and metrics."""

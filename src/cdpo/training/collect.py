@@ -1,0 +1,80 @@
+"""Real episodes, on the host."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cdpo.solvers.policy import HostPolicy
+from cdpo.tasks import Task
+from cdpo.tasks.base import Environment
+
+INITIAL_STATES = 256  # resets that stand for the distribution of initial states
+
+# What a stream of random numbers is for; streams of one seed never meet.
+_INITIAL, _TRAINING, _EVALUATION = range(3)
+
+
+class Episode(NamedTuple):
+    """What was lived through."""
+
+    rows: np.ndarray  # [n, 2 d + m + 2], as in the replay
+    total: float  # sum of rewards
+    ended: bool  # by the task and not by its time limit
+
+
+def streams(seed: int, purpose: int, episode: int, number: int = 0) -> tuple[int, np.random.Generator]:
+    """The seed of a reset and the noise of an episode, from nothing but these numbers: no state to carry."""
+    sequence = np.random.SeedSequence((seed, purpose, episode, number))
+    reset, noise = sequence.spawn(2)
+    return int(reset.generate_state(1)[0]), np.random.default_rng(noise)
+
+
+def initial_states(environment: Environment, seed: int) -> np.ndarray:
+    """Where episodes begin, [I, d]."""
+    seeds = (streams(seed, _INITIAL, 0, number)[0] for number in range(INITIAL_STATES))
+    return np.stack([np.asarray(environment.reset(seed=each)[0], np.float32) for each in seeds])
+
+
+def training_episode(
+    environment: Environment, task: Task, policy: HostPolicy | None, seed: int, episode: int
+) -> Episode:
+    """One episode by draws from the policy, or by uniform actions without one."""
+    reset, random = streams(seed, _TRAINING, episode)
+    noise = random.standard_normal if policy is not None else lambda size: random.uniform(-1, 1, size)
+    return _live(environment, task, policy, reset, noise(size=(task.horizon, task.actions)).astype(np.float32))
+
+
+def evaluation(
+    environment: Environment, task: Task, policy: HostPolicy, seed: int, episode: int, count: int
+) -> list[float]:
+    """Returns of `count` episodes by the policy's mode."""
+    resets = (streams(seed, _EVALUATION, episode, number)[0] for number in range(count))
+    return [_live(environment, task, policy, reset, None).total for reset in resets]
+
+
+def _live(
+    environment: Environment, task: Task, policy: HostPolicy | None, reset: int, noise: np.ndarray | None
+) -> Episode:
+    d, m = task.observations, task.actions
+    rows = np.empty((task.horizon, 2 * d + m + 2), np.float32)
+    middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2
+    observation, _ = environment.reset(seed=reset)
+    total = 0.0
+    for step in range(task.horizon):
+        if policy is None:
+            assert noise is not None
+            action = noise[step]
+        else:
+            action = policy(observation, None if noise is None else noise[step])
+        following, reward, terminated, truncated, _ = environment.step(middle + half * action)
+        row = rows[step]
+        row[:d] = observation
+        row[d : d + m] = action
+        row[d + m] = reward
+        row[d + m + 1 : -1] = following
+        row[-1] = terminated
+        total += float(reward)
+        observation = following
+        if terminated or truncated:
+            break
+    return Episode(rows[: step + 1], total, bool(terminated))

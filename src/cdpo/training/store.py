@@ -1,0 +1,463 @@
+"""What a training run keeps on disk: checkpoints of arrays, a replay log per seed, and how logs are cut back.
+
+A checkpoint is an .npz that NumPy reads as well: a zip of uncompressed .npy members, after a member `meta.json` that
+lists every array with its shape, dtype and SHA-256. Nothing is unpickled on the way back, nothing is allocated before
+its size is checked against the bytes that are there, and nothing is returned before all of it is verified.
+"""
+
+import hashlib
+import io
+import json
+import math
+import os
+import struct
+import sys
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cdpo.errors import UserError
+from cdpo.runs import write_atomic
+
+_FORMAT = "cdpo checkpoint"
+_VERSION = 1
+_META = "meta.json"
+_META_BYTES = 1 << 26  # more than any manifest needs, and little enough to parse
+_DIMENSIONS = 32
+# Little-endian, of the same size on every machine. Neither pickles nor bfloat16, which .npy cannot name.
+_DTYPES = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"}
+_WIDTHS = 1 << 28  # NumPy's records count their bytes in 32 bits
+_MENDING = "restore a copy of it, or start the run again elsewhere"
+
+
+# --- Checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[str, Any]) -> None:
+    """Writes `arrays` and `meta`, which is plain JSON, so that a crash leaves `path` as it was or whole.
+
+    A TypeError or ValueError names the array that cannot be kept; nothing is converted silently. The same contents give
+    the same bytes.
+    """
+    from cdpo import __version__
+
+    for name, array in arrays.items():
+        _check_keepable(name, array)
+    blocks = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    text = json.dumps(
+        {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "library": __version__,
+            "arrays": {
+                name: {"shape": block.shape, "dtype": block.dtype.str, "sha256": _sha256(block)}
+                for name, block in blocks.items()
+            },
+            "meta": meta,
+        },
+        allow_nan=False,
+    ).encode()
+    if json.loads(text)["meta"] != meta:
+        raise ValueError("meta does not survive JSON: it may hold only lists, dicts with str keys, and plain values")
+    if len(text) > _META_BYTES:
+        raise ValueError(f"meta and the list of arrays take {len(text)} bytes; at most {_META_BYTES} can be kept")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        # A ZipInfo made by hand has a fixed date, whereas a name alone would get the clock's.
+        archive.writestr(zipfile.ZipInfo(_META), text)
+        for name, block in blocks.items():
+            header = _npy_header(block.dtype.str, block.shape)
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.file_size = len(header) + block.nbytes  # tells zipfile when it needs the format for large files
+            with archive.open(member, "w") as file:
+                file.write(header)
+                file.write(_bytes(block).data)
+    write_atomic(path, buffer.getvalue())
+
+
+def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the meta of `save_arrays`; a UserError if the file is anything but what that wrote."""
+    with _open(path) as file:
+        start = file.read(30 + len(_META))  # a zip's first member: 30 bytes of header, then its name
+        if not start:
+            raise _damaged(path, "it is empty")
+        if not (start.startswith(b"PK\x03\x04") and start.endswith(_META.encode())):
+            raise UserError(
+                f"{str(path)!r} is not a checkpoint of cdpo, or its beginning is damaged; name a file that cdpo saved"
+            )
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _read_archive(path, archive, os.fstat(file.fileno()).st_size)
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:  # on bytes made up to confuse it, zipfile raises a dozen kinds
+            raise _damaged(path, "its contents do not fit together") from error
+
+
+def flatten(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of `tree` by their paths, for `save_arrays`: views where possible, so write them before going on.
+
+    A typed key becomes its data, under its path and the name of its generator: `.key#threefry2x32`. What is no array
+    (None, functions, Python's own numbers) is not kept: `restore` takes it from its template.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if not _is_array(leaf):
+            continue
+        name = _name(path, leaf)
+        if name in arrays:
+            raise ValueError(f"two leaves of the tree have the path {name!r}")
+        arrays[name] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return arrays
+
+
+def restore(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The tree `like` with the values of `arrays` (from `flatten`) in place of its own.
+
+    JAX's arrays stay JAX's and NumPy's stay NumPy's, each a copy. A leaf that is missing, left over, or of another
+    shape, dtype or generator is a UserError that names it.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    leaves, used = [], set()
+    for path, leaf in paths:
+        if _is_array(leaf):
+            name = _name(path, leaf)
+            used.add(name)
+            leaf = _restored(jax.tree_util.keystr(path), name, leaf, arrays)
+        leaves.append(leaf)
+    for name in arrays:
+        if name not in used:
+            raise _misfit(f"it also holds {name!r}, which has no place here")
+    return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def _read_archive(path: str | Path, archive: zipfile.ZipFile, size: int) -> tuple[dict[str, np.ndarray], dict]:
+    """Everything in the archive, verified. `size` is the file's, and bounds what its members may claim."""
+    members = {info.filename: info for info in archive.infolist()}
+    if len(members) != len(archive.infolist()):
+        raise _damaged(path, "two of its members have one name")
+    manifest, meta = _read_meta(path, archive, members[_META])
+    unmatched = members.keys() ^ {_META, *(f"{name}.npy" for name in manifest)}
+    if unmatched:
+        raise _damaged(path, f"{min(unmatched)!r} is either missing or not listed in {_META}")
+    if sum(info.file_size for info in members.values()) > size:
+        raise _damaged(path, "it declares more bytes than it has")
+    # Every declaration before any array, so that a file with one lie in it costs nothing.
+    for name, entry in manifest.items():
+        if not _is_plain(name):
+            raise _damaged(path, f"it has an array named {name!r}")
+        if set(entry) != {"shape", "dtype", "sha256"} or entry["dtype"] not in _DTYPES:
+            raise _damaged(path, f"array {name!r} is declared with a dtype or fields that no checkpoint has")
+        info = members[f"{name}.npy"]
+        _check_stored(path, info)
+        if info.file_size != _member_bytes(entry["dtype"], entry["shape"]):
+            raise _damaged(path, f"array {name!r} has another size than it declares")
+    return {name: _read_array(path, archive, name, **entry) for name, entry in manifest.items()}, meta
+
+
+def _read_meta(path: str | Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[dict, dict]:
+    """The list of arrays and the caller's meta."""
+    _check_stored(path, info)
+    if info.file_size > _META_BYTES:
+        raise _damaged(path, f"its {_META} is too large")
+    content = json.loads(archive.read(info), parse_constant=_refuse_constant)
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise UserError(f"{str(path)!r} is not a checkpoint of cdpo; name a file that cdpo saved")
+    version, manifest, meta = content["version"], content.get("arrays"), content.get("meta")
+    if isinstance(version, int) and version > _VERSION:
+        raise UserError(
+            f"{str(path)!r} has checkpoint format {version}, and this cdpo reads up to {_VERSION}; install a newer cdpo"
+        )
+    if version != _VERSION or not isinstance(manifest, dict) or not isinstance(meta, dict):
+        raise _damaged(path, f"its {_META} is not what cdpo writes")
+    return manifest, meta
+
+
+def _check_stored(path: str | Path, info: zipfile.ZipInfo) -> None:
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        raise _damaged(path, f"{info.filename!r} is compressed, as no member of a checkpoint is")
+
+
+def _read_array(
+    path: str | Path, archive: zipfile.ZipFile, name: str, shape: list[int], dtype: str, sha256: str
+) -> np.ndarray:
+    member = archive.read(f"{name}.npy")
+    header = _npy_header(dtype, tuple(shape))
+    if not member.startswith(header):
+        raise _damaged(path, f"the header of array {name!r} does not match {_META}")
+    array = np.frombuffer(memoryview(member)[len(header) :], dtype).reshape(shape).copy()
+    if _sha256(array) != sha256:
+        raise _damaged(path, f"the checksum of array {name!r} does not match")
+    if array.dtype == np.bool_ and (_bytes(array) > 1).any():
+        raise _damaged(path, f"array {name!r} has truth values that are neither true nor false")
+    return array
+
+
+def _check_keepable(name: str, array: np.ndarray) -> None:
+    if not _is_plain(name):
+        raise ValueError(
+            f"the array name {name!r} cannot be kept: it is too long, or holds a slash or an unprintable sign"
+        )
+    if not isinstance(array, np.ndarray | np.generic):
+        raise TypeError(f"{name!r} is a {type(array).__name__}, not a NumPy array")
+    if array.ndim > _DIMENSIONS:
+        raise ValueError(f"the array {name!r} has {array.ndim} dimensions; at most {_DIMENSIONS} can be kept")
+    if array.dtype.str not in _DTYPES:
+        raise TypeError(
+            f"the array {name!r} has dtype {array.dtype}, which a checkpoint cannot keep; convert it to "
+            "a little-endian bool, integer or float of at most 64 bits"
+        )
+
+
+def _is_plain(name: str) -> bool:
+    """Whether `name` and a suffix are no more than a file's name, wherever somebody unpacks the archive."""
+    return name.isprintable() and not {"/", "\\"} & set(name) and len(name) < 10_000
+
+
+def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The start of an .npy member, by version 1.0 of the format.
+
+    Ours rather than NumPy's, so that a reader can demand these very bytes instead of parsing what it is given.
+    """
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode("latin1")
+    length = len(text) + 1
+    length += -(10 + length) % 64
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", length) + text.ljust(length - 1) + b"\n"
+
+
+def _member_bytes(dtype: str, shape: Any) -> int | None:
+    """The size of an array's member; None if there can be no such array."""
+    if not isinstance(shape, list) or len(shape) > _DIMENSIONS:
+        return None
+    if not all(type(length) is int and 0 <= length <= sys.maxsize for length in shape):
+        return None
+    itemsize = np.dtype(dtype).itemsize
+    # NumPy bounds the product of the other lengths also where one of them is zero.
+    if math.prod(max(length, 1) for length in shape) * itemsize > sys.maxsize:
+        return None
+    return len(_npy_header(dtype, tuple(shape))) + math.prod(shape) * itemsize
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The bytes of a contiguous array, not copied."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _sha256(array: np.ndarray) -> str:
+    return hashlib.sha256(_bytes(array).data).hexdigest()
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+# --- Leaves of a tree ------------------------------------------------------------------------------------------------
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _name(path: Any, leaf: Any) -> str:
+    """The name under which a leaf is kept: its path, and for a typed key its generator."""
+    text = jax.tree_util.keystr(path)
+    return f"{text}#{jax.random.key_impl(leaf)}" if _is_key(leaf) else text
+
+
+def _restored(path: str, name: str, leaf: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The stored value of one leaf, in the kind of array that `leaf` is."""
+    if name not in arrays:
+        for other in arrays:
+            if other == path or other.startswith(f"{path}#"):
+                raise _misfit(f"leaf {path!r} is needed as {name!r} (path#generator of a key) and stored as {other!r}")
+        raise _misfit(f"leaf {name!r} is missing")
+    value = arrays[name]
+    expected = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    if value.shape != expected.shape:
+        raise _misfit(f"leaf {name!r} has shape {value.shape} instead of {expected.shape}")
+    if value.dtype != expected.dtype:
+        raise _misfit(f"leaf {name!r} has dtype {value.dtype} instead of {expected.dtype}")
+    # Copies: on a CPU JAX would else borrow NumPy's memory, and write to it where a compiled call donates its inputs.
+    if not isinstance(leaf, jax.Array):
+        return np.array(value) if isinstance(leaf, np.ndarray) else value[()]
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(jnp.array(value), impl=jax.random.key_impl(leaf))
+    # A weakly typed leaf stays so: else the dtypes that it is promoted to could change, and all would compile again.
+    return leaf.at[...].set(value) if leaf.weak_type else jnp.array(value)
+
+
+def _misfit(what: str) -> UserError:
+    return UserError(f"the checkpoint does not fit: {what}; load it with the settings that it was saved with")
+
+
+# --- Logs ------------------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """An append-only file of rows of `width` float32, such as the transitions of one seed.
+
+    A header (magic, version, width and their CRC-32) comes first, then the rows, each with a CRC-32 of itself and of
+    its index: a log may therefore be read and cut after any row. What follows the last `sync` may be lost in a crash;
+    whoever goes on from a checkpoint cuts the log to the rows which that counted.
+    """
+
+    _HEADER = struct.Struct("<8sII")  # followed by the CRC-32 of these
+    _MAGIC = b"cdpo-log"
+    _VERSION = 1
+
+    def __init__(self, path: str | Path, width: int) -> None:
+        """Opens the log at `path` to go on at its end; a new one is made where there is none."""
+        if not 0 < width < _WIDTHS:
+            raise ValueError(f"a row holds between 1 and {_WIDTHS - 1} numbers, not {width}")
+        path = Path(path)
+        if not path.exists():
+            header = self._HEADER.pack(self._MAGIC, self._VERSION, width)
+            write_atomic(path, header + struct.pack("<I", zlib.crc32(header)))  # never a torn header
+        with _open(path) as file:
+            found, size = self._check(path, file)
+        _check_width(path, found, width)
+        self.rows, rest = divmod(size, _record(width).itemsize)
+        if rest:
+            raise _damaged(path, "it ends in the middle of a row")
+        self.width = width
+        self._file = open(path, "ab")  # noqa: SIM115 - it stays open until `close`
+
+    def append(self, rows: np.ndarray) -> None:
+        """Adds `rows`, float32 [n, width]; `sync` puts them on the disk."""
+        if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != self.width:
+            raise TypeError(f"rows must be float32 [n, {self.width}], not {rows.dtype} {list(rows.shape)}")
+        records = np.empty(len(rows), _record(self.width))
+        records["row"] = rows
+        records["crc"] = _crcs(records["row"], self.rows)
+        self._file.write(records.tobytes())
+        self.rows += len(rows)
+
+    def sync(self) -> None:
+        """Returns when all rows are on the disk."""
+        _sync(self._file)
+
+    def close(self) -> None:
+        """Ends the appending; what was not synced is handed to the system, which writes it in its own time."""
+        self._file.close()
+
+    @classmethod
+    def read(cls, path: str | Path, rows: int, width: int) -> np.ndarray:
+        """The first `rows` rows, float32 [rows, width]; a UserError if there are fewer or any of them is damaged."""
+        with _open(path) as file:
+            found, size = cls._check(path, file)
+            _check_width(path, found, width)
+            content = file.read(_bytes_of_rows(path, rows, width, size))
+        records = np.frombuffer(content, _record(width))
+        values = np.array(records["row"], np.float32, order="C")
+        bad = np.flatnonzero(_crcs(values, 0) != records["crc"])
+        if len(bad):
+            raise _damaged(path, f"the checksum of row {bad[0]} does not match")
+        return values
+
+    @classmethod
+    def cut(cls, path: str | Path, rows: int) -> None:
+        """Drops what follows the first `rows` rows; a UserError if there are fewer. Not while the log is open."""
+        with _open(path) as file:
+            width, size = cls._check(path, file)
+            end = file.tell() + _bytes_of_rows(path, rows, width, size)
+        cut_file(path, end)
+
+    @classmethod
+    def _check(cls, path: str | Path, file: BinaryIO) -> tuple[int, int]:
+        """Reads the header: the width, and how many bytes follow."""
+        header = file.read(cls._HEADER.size)
+        checksum = file.read(4)
+        if not header.startswith(cls._MAGIC):
+            raise UserError(f"{str(path)!r} is not a log of cdpo, or its beginning is damaged; {_MENDING}")
+        if checksum != struct.pack("<I", zlib.crc32(header)):
+            raise _damaged(path, "the checksum of its header does not match")
+        _, version, width = cls._HEADER.unpack(header)
+        if version > cls._VERSION:
+            raise UserError(
+                f"{str(path)!r} has log format {version}, and this cdpo reads {cls._VERSION}; install a newer cdpo"
+            )
+        if version != cls._VERSION or not 0 < width < _WIDTHS:
+            raise _damaged(path, "its header is not what cdpo writes")
+        return width, os.fstat(file.fileno()).st_size - file.tell()
+
+
+def cut_file(path: str | Path, size: int) -> None:
+    """Cuts a log back to the `size` that a checkpoint recorded; a UserError if it is shorter.
+
+    A log that has not been begun, and of which nothing was recorded, is left so.
+    """
+    if size < 0:
+        raise ValueError(f"cannot cut a file to {size} bytes")
+    if size == 0 and not os.path.lexists(path):
+        return
+    with _open(path, "r+b") as file:
+        found = os.fstat(file.fileno()).st_size
+        if found < size:
+            raise _damaged(path, f"it has {found} bytes, and the checkpoint counted {size}")
+        file.truncate(size)
+        _sync(file)
+
+
+def _record(width: int) -> np.dtype:
+    return np.dtype([("row", "<f4", (width,)), ("crc", "<u4")])
+
+
+def _check_width(path: str | Path, found: int, width: int) -> None:
+    if found != width:
+        raise UserError(
+            f"{str(path)!r} has rows of {found} numbers, and {width} are needed; use the settings of the run it is from"
+        )
+
+
+def _bytes_of_rows(path: str | Path, rows: int, width: int, size: int) -> int:
+    """How many of the `size` bytes after a header the first `rows` rows take; a UserError if there are fewer."""
+    if rows < 0:
+        raise ValueError(f"cannot take {rows} rows")
+    itemsize = _record(width).itemsize
+    if rows * itemsize > size:
+        raise _damaged(path, f"it holds {size // itemsize} of {rows} rows")
+    return rows * itemsize
+
+
+def _crcs(rows: np.ndarray, start: int) -> np.ndarray:
+    """The CRC-32 of each row, begun with its index, so that rows which changed places are found too."""
+    crcs = (zlib.crc32(row.tobytes(), index & 0xFFFFFFFF) for index, row in enumerate(rows, start))
+    return np.fromiter(crcs, np.uint32, len(rows))
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
+def _open(path: str | Path, mode: str = "rb") -> Any:
+    """Opens a file that has to be there; a UserError if it cannot be."""
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{str(path)!r} is a folder; name a file in it")
+    if path.exists() and not path.is_file():  # opening a pipe would wait for its other end
+        raise UserError(f"{str(path)!r} is not a regular file; name one that cdpo saved")
+    try:
+        return open(path, mode)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{str(path)!r} does not exist; name a file that cdpo saved") from error
+    except (OSError, ValueError) as error:  # a ValueError for a name with a null character
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot open {str(path)!r}: {reason}; check its name and permissions") from error
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _damaged(path: str | Path, why: str) -> UserError:
+    return UserError(f"{str(path)!r} is damaged ({why}); {_MENDING}")

@@ -1,0 +1,770 @@
+import hashlib
+import io
+import json
+import math
+import os
+import pickle
+import random
+import signal
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import pytest
+
+from cdpo.errors import UserError
+from cdpo.training.store import Log, cut_file, flatten, load_arrays, restore, save_arrays
+
+ARRAYS = {
+    ".weights": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "['a key'][0]": np.array([1, -2], np.int64),
+    ".scalar": np.array(2.5),
+    ".empty": np.zeros((0, 3), np.uint32),
+    ".flags": np.array([True, False]),
+    "é": np.array([1, 2], np.int8),
+    "": np.array(7, np.uint8),  # the name of a tree that is a single leaf
+}
+META = {"iteration": 3, "offsets": [10, 20], "kind": "x", "rate": 0.1, "none": None, "ok": True}
+
+
+class Executes:
+    """Creates a file when unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def complaint(call, *arguments):
+    """The message of the UserError that `call` must end in: one line, which says what to do."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert "; " in message
+    return message
+
+
+def assert_equal(loaded, arrays=ARRAYS, meta=META):
+    found, found_meta = loaded
+    assert found_meta == meta
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
+        assert found[name].tobytes() == array.tobytes()
+
+
+def npy(array, **keywords):
+    file = io.BytesIO()
+    np.save(file, array, **keywords)
+    return file.getvalue()
+
+
+def entry(array, **changes):
+    digest = hashlib.sha256(array.tobytes()).hexdigest()
+    return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": digest} | changes
+
+
+def write_zip(path, members, manifest, compression=zipfile.ZIP_STORED, **fields):
+    """A checkpoint made by another hand: `members` by their file names, `manifest` as meta.json lists it."""
+    content = {"format": "cdpo checkpoint", "version": 1, "library": "0", "arrays": manifest, "meta": {}} | fields
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("meta.json", json.dumps(content))
+        for name, data in members:
+            archive.writestr(name, data, compression)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "state.npz"
+
+
+@pytest.fixture
+def saved(path):
+    save_arrays(path, ARRAYS, META)
+    return path
+
+
+def test_arrays_and_meta_come_back_as_they_were(saved):
+    assert_equal(load_arrays(saved))
+
+
+def test_loaded_arrays_can_be_written_to(saved):
+    for array in load_arrays(saved)[0].values():
+        array[...] = 0
+
+
+def test_a_checkpoint_of_nothing(path):
+    save_arrays(path, {}, {})
+    assert load_arrays(path) == ({}, {})
+
+
+def test_every_dtype_in_every_shape(path):
+    draws = np.random.default_rng(0)
+    arrays = {
+        f"{dtype} {shape}": draws.integers(0, 2, shape).astype(dtype)
+        for dtype in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
+        for shape in [(), (0,), (1,), (2, 3, 4), (4, 0, 2)]
+    }
+    save_arrays(path, arrays, {})
+    assert_equal(load_arrays(path), arrays, {})
+
+
+def test_every_bit_of_a_float_is_kept(path):
+    bits = np.random.default_rng(0).integers(0, 2**32, 1000, np.uint32)
+    bits[:6] = [0x7F800001, 0x7FC00000, 0xFFC12345, 0x80000000, 1, 0x7F800000]  # NaNs, -0, a subnormal, inf
+    save_arrays(path, {"a": bits.view(np.float32)}, {})
+    assert (load_arrays(path)[0]["a"].view(np.uint32) == bits).all()
+
+
+def test_strided_arrays_are_kept_by_their_values(path):
+    array = np.arange(24.0).reshape(4, 6)
+    views = {
+        "transposed": array.T,
+        "fortran": np.asfortranarray(array),
+        "steps": array[::2, ::-1],
+        "wide": array[:, :1],
+    }
+    save_arrays(path, views, {})
+    for name, loaded in load_arrays(path)[0].items():
+        np.testing.assert_array_equal(loaded, views[name])
+
+
+def test_numpy_reads_the_file_too(saved):
+    with np.load(saved, allow_pickle=False) as archive:
+        for name, array in ARRAYS.items():
+            np.testing.assert_array_equal(archive[name], array, strict=True)
+
+
+def test_headers_are_those_that_numpy_writes(path):
+    for shape in [(), (5,), (0,), (2, 3), (1,) * 32]:
+        array = np.ones(shape, np.float32)
+        save_arrays(path, {"a": array}, {})
+        with zipfile.ZipFile(path) as archive:
+            assert np.load(io.BytesIO(archive.read("a.npy")), allow_pickle=False).shape == shape
+
+
+def test_the_same_contents_give_the_same_bytes(tmp_path):
+    for name in "ab":
+        save_arrays(tmp_path / name, ARRAYS, META)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+# --- What cannot be kept ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(2, ml_dtypes.bfloat16),
+        np.zeros(2, jax.dtypes.float0),
+        np.zeros(2, ml_dtypes.int4),
+        np.zeros(2, ">f4"),
+        np.zeros(2, complex),
+        np.zeros(2, np.longdouble),
+        np.array(["text"]),
+        np.array([None]),
+        np.zeros(2, [("a", "f4")]),
+        [1.0, 2.0],
+    ],
+    ids=str,
+)
+def test_what_cannot_be_kept_is_named_when_saving(saved, array):
+    with pytest.raises(TypeError, match="'bad'"):
+        save_arrays(saved, {"good": np.zeros(2), "bad": array}, {})
+    assert_equal(load_arrays(saved))
+
+
+@pytest.mark.parametrize("name", ["a/b", "..\\b", "a\0", "a\nb", "\ud800", "a" * 10_000])
+def test_names_that_are_more_than_a_name_are_refused(path, name):
+    with pytest.raises(ValueError, match="cannot be kept"):
+        save_arrays(path, {name: np.zeros(1)}, {})
+    assert not path.exists()
+
+
+def test_too_many_dimensions_are_refused(path):
+    with pytest.raises(ValueError, match="'a' has 33 dimensions"):
+        save_arrays(path, {"a": np.zeros((1,) * 33)}, {})
+
+
+@pytest.mark.parametrize("meta", [{"a": math.nan}, {"a": (1, 2)}, {1: 2}, {"a": np.float32(1)}, {"a": {1}}])
+def test_meta_that_json_would_change_is_refused(path, meta):
+    with pytest.raises((ValueError, TypeError)):
+        save_arrays(path, {}, meta)
+    assert not path.exists()
+
+
+# --- Damage ----------------------------------------------------------------------------------------------------------
+
+
+def test_flipped_bytes_are_found_or_change_nothing(saved):
+    """A zip has a few bytes, such as dates, that nobody reads."""
+    whole, draws, found = saved.read_bytes(), random.Random(0), 0
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(draws.choice([1, 1, 1, 2, 8])):
+            damaged[draws.randrange(len(whole))] ^= draws.choice([draws.randrange(1, 256), 1 << draws.randrange(8)])
+        saved.write_bytes(damaged)
+        try:
+            loaded = load_arrays(saved)
+        except UserError as error:
+            found += 1
+            assert str(error).isprintable()
+        else:
+            assert_equal(loaded)
+    assert found > 250
+
+
+def test_every_flipped_bit_of_an_array_or_of_the_meta_is_found(saved):
+    whole = saved.read_bytes()
+    with zipfile.ZipFile(saved) as archive:
+        parts = [(info.header_offset + 30 + len(info.filename.encode()), info.file_size) for info in archive.infolist()]
+    for start, size in parts:
+        for position in range(start, start + size, 7):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << position % 8
+            saved.write_bytes(damaged)
+            assert "damaged" in complaint(load_arrays, saved)
+
+
+def test_a_file_cut_short_is_found(saved):
+    whole, draws = saved.read_bytes(), random.Random(1)
+    for size in {*range(60), *(draws.randrange(len(whole)) for _ in range(200)), *range(len(whole) - 60, len(whole))}:
+        saved.write_bytes(whole[:size])
+        assert "damaged" in complaint(load_arrays, saved)
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"\xff"])
+def test_lost_sectors_are_found(path, fill):
+    arrays = {"a": np.random.default_rng(0).normal(size=2000), "b": np.ones(100)}
+    save_arrays(path, arrays, META)
+    whole = path.read_bytes()
+    for start in range(0, len(whole), 512):
+        path.write_bytes(whole[:start] + fill * len(whole[start : start + 512]) + whole[start + 512 :])
+        assert "damaged" in complaint(load_arrays, path)
+
+
+def test_exchanged_arrays_are_found(tmp_path, path):
+    one, two = np.zeros(5), np.ones(5)
+    write_zip(path, [("a.npy", npy(two)), ("b.npy", npy(one))], {"a": entry(one), "b": entry(two)})
+    assert "checksum of array 'a'" in complaint(load_arrays, path)
+
+
+def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path, path):
+    np.savez(path, a=np.zeros(3))
+    assert "not a checkpoint" in complaint(load_arrays, path)
+    path.write_text("hello\n" * 100)
+    assert "not a checkpoint" in complaint(load_arrays, path)
+    path.write_bytes(npy(np.zeros(3)))
+    assert "not a checkpoint" in complaint(load_arrays, path)
+    write_zip(path, [], {}, format="other")
+    assert "not a checkpoint" in complaint(load_arrays, path)
+    path.write_bytes(b"")
+    assert "is empty" in complaint(load_arrays, path)
+    assert "is a folder" in complaint(load_arrays, tmp_path)
+    assert "does not exist" in complaint(load_arrays, tmp_path / "absent")
+    assert "does not exist" in complaint(load_arrays, path / "below a file")
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in complaint(load_arrays, tmp_path / "pipe")
+    complaint(load_arrays, "a\0b")
+
+
+def test_a_newer_format_asks_for_a_newer_library(path):
+    write_zip(path, [("other.bin", b"")], [], version=2)
+    assert "install a newer cdpo" in complaint(load_arrays, path)
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", None, 1.5, [1]])
+def test_a_version_that_never_was_is_damage(path, version):
+    write_zip(path, [], {}, version=version)
+    assert "damaged" in complaint(load_arrays, path)
+
+
+# --- Malice ----------------------------------------------------------------------------------------------------------
+
+
+def test_pickles_are_never_executed(tmp_path, path):
+    mark = tmp_path / "executed"
+    payload = Executes(mark)
+    objects = np.array([payload], dtype=object)
+    member = npy(objects, allow_pickle=True)
+
+    path.write_bytes(pickle.dumps(payload))
+    complaint(load_arrays, path)
+    np.savez(path, a=objects)
+    complaint(load_arrays, path)
+    path.write_bytes(member)
+    complaint(load_arrays, path)
+    write_zip(path, [("a.npy", member)], {"a": entry(np.zeros(1), dtype="|O")})
+    assert "dtype" in complaint(load_arrays, path)
+    honest = entry(np.zeros(1))
+    write_zip(path, [("a.npy", member)], {"a": honest})
+    complaint(load_arrays, path)
+    write_zip(path, [("a.npy", pickle.dumps(payload))], {"a": honest})
+    complaint(load_arrays, path)
+    same_size = np.zeros((len(member) - 128) // 8)  # only the header can tell that these are no floats
+    write_zip(path, [("a.npy", member[: 128 + same_size.nbytes])], {"a": entry(same_size)})
+    assert "header" in complaint(load_arrays, path)
+    assert not mark.exists()
+    pickle.loads(pickle.dumps(payload))
+    assert mark.exists()  # or the test has tested nothing
+
+
+@pytest.mark.parametrize("dtype", [">f4", "|O", "<V2", "<U3", "<c8", "<f16", "|S1", "f4", [["a", "<f4"]], None, 1])
+def test_dtypes_that_no_checkpoint_has_are_refused(path, dtype):
+    array = np.zeros(2, np.float32)
+    write_zip(path, [("a.npy", npy(array))], {"a": entry(array, dtype=dtype)})
+    assert "damaged" in complaint(load_arrays, path)
+
+
+HUGE = [[10**12], [2**40, 2**40], [2**62, 2**62], [2**63], [10**30], [0, 2**62, 2**62], [0, 10**30], [1] * 33]
+ABSURD = [[-1], [-2, -1], [2.0], [True, 2], ["2"], [None], [[2]], "2", 2, None, {"2": 2}]
+
+
+@pytest.mark.parametrize("shape", [*HUGE, *ABSURD], ids=str)
+def test_a_shape_that_the_bytes_do_not_bear_out_is_refused_before_it_costs_memory(path, shape):
+    array = np.zeros(2, np.float32)
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    member = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + array.tobytes()
+    for data in (member, npy(array)):
+        write_zip(path, [("a.npy", data)], {"a": entry(array, shape=shape)})
+        assert "damaged" in complaint(load_arrays, path)
+
+
+def test_a_header_inside_that_declares_another_array_is_refused(path):
+    array = np.zeros((2, 3), np.float32)
+    for other in (array.T.copy(), np.asfortranarray(array), array.astype(np.int32), array.reshape(6)):
+        write_zip(path, [("a.npy", npy(other))], {"a": entry(array)})
+        assert "header" in complaint(load_arrays, path)
+
+
+def test_compressed_members_are_refused_unexpanded(path):
+    array = np.zeros(10**6)
+    write_zip(path, [("a.npy", npy(array))], {"a": entry(array)}, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < array.nbytes / 100
+    assert "more bytes than it has" in complaint(load_arrays, path)
+    write_zip(path, [("a.npy", npy(np.arange(9.0)))], {"a": entry(np.arange(9.0))}, zipfile.ZIP_BZIP2)
+    assert "compressed" in complaint(load_arrays, path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("meta.json", " " * 10**6)
+    assert "compressed" in complaint(load_arrays, path)
+
+
+def test_members_that_share_their_bytes_are_refused(path):
+    """A small file could otherwise expand without end."""
+    array = np.zeros(1000)
+    write_zip(path, [(f"{name}.npy", npy(array)) for name in "ab"], {name: entry(array) for name in "ab"})
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        first, second = (archive.getinfo(f"{name}.npy") for name in "ab")
+    removed = second.header_offset - first.header_offset
+    directory = data.rindex(b"PK\x01\x02")  # of the second, which is made to begin where the first one does
+    struct.pack_into("<I", data, directory + 42, first.header_offset)
+    end = data.rindex(b"PK\x05\x06")
+    struct.pack_into("<I", data, end + 16, struct.unpack_from("<I", data, end + 16)[0] - removed)
+    path.write_bytes(data[: second.header_offset] + data[second.header_offset + removed :])
+    with zipfile.ZipFile(path) as archive:
+        assert [info.header_offset for info in archive.infolist()][1:] == [first.header_offset] * 2
+    assert "more bytes than it has" in complaint(load_arrays, path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_members_of_one_name_are_refused(path):
+    array = np.zeros(2)
+    write_zip(path, [("a.npy", npy(array)), ("a.npy", npy(array))], {"a": entry(array)})
+    assert "one name" in complaint(load_arrays, path)
+    write_zip(path, [("meta.json", "{}")], {})
+    assert "one name" in complaint(load_arrays, path)
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a/b", "..\\a", "a\x1bb"])
+def test_names_that_would_lead_elsewhere_are_refused(path, name):
+    array = np.zeros(2)
+    write_zip(path, [(f"{name}.npy", npy(array))], {name: entry(array)})
+    assert "named" in complaint(load_arrays, path)
+
+
+def test_members_and_list_have_to_agree(path):
+    array = np.zeros(2)
+    write_zip(path, [("a.npy", npy(array)), ("b.npy", npy(array))], {"a": entry(array)})
+    assert "'b.npy'" in complaint(load_arrays, path)
+    write_zip(path, [("a.npy", npy(array))], {"a": entry(array), "b": entry(array)})
+    assert "'b.npy'" in complaint(load_arrays, path)
+    write_zip(path, [("folder/", b"")], {})
+    assert "'folder/'" in complaint(load_arrays, path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 10**5, '{"format": NaN}', "1" * 5000, "\x00", '"\\ud800'])
+def test_a_meta_that_is_no_meta_is_refused(path, text):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("meta.json", text)
+    complaint(load_arrays, path)
+
+
+@pytest.mark.parametrize(
+    "manifest", [{"a": []}, {"a": None}, {"a": {}}, {"a": "shape"}, {"a": ["shape", "dtype", "sha256"]}]
+)
+def test_a_list_of_arrays_that_is_none_is_refused(path, manifest):
+    write_zip(path, [("a.npy", npy(np.zeros(2)))], manifest)
+    assert "damaged" in complaint(load_arrays, path)
+
+
+def test_truth_values_are_true_or_false(path):
+    odd = np.array([0, 2], np.uint8).view(bool)
+    write_zip(path, [("a.npy", npy(odd))], {"a": entry(odd)})
+    assert "truth values" in complaint(load_arrays, path)
+
+
+# --- Crashes ---------------------------------------------------------------------------------------------------------
+
+# A child that dies, as by a power switch, at the n-th call of one function of os.
+KILLED = """
+import os, signal, sys
+import numpy as np
+from cdpo.training.store import save_arrays
+function, count = sys.argv[2], int(sys.argv[3])
+real = getattr(os, function)
+def deadly(*arguments, **keywords):
+    global count
+    count -= 1
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments, **keywords)
+setattr(os, function, deadly)
+save_arrays(sys.argv[1], {"new": np.zeros(100_000)}, {})
+"""
+
+
+@pytest.mark.parametrize(("function", "count", "left"), [("replace", 1, "old"), ("fsync", 2, "new")])
+def test_a_kill_while_saving_leaves_a_whole_file(saved, function, count, left):
+    child = subprocess.run([sys.executable, "-c", KILLED, saved, function, str(count)], capture_output=True, text=True)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    if left == "old":
+        assert_equal(load_arrays(saved))
+    else:
+        assert_equal(load_arrays(saved), {"new": np.zeros(100_000)}, {})
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_a_failure_while_saving_leaves_the_old_file_and_nothing_else(saved, monkeypatch, function):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, function, full)
+        with pytest.raises(OSError, match="No space"):
+            save_arrays(saved, {"new": np.zeros(10)}, {})
+    assert_equal(load_arrays(saved))
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+# --- Trees -----------------------------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    layers: Any
+    key: Any
+    steps: Any
+    host: Any
+    nothing: Any = None
+
+
+def state(seed=0, impl=None):
+    key = jax.random.key(seed, impl=impl)
+    values = np.random.default_rng(seed)
+    return State(
+        layers=[{"w": jnp.asarray(values.normal(size=(2, 3)), jnp.float32), "act": jax.nn.relu}, {"rate": 0.5}],
+        key=key,
+        steps=jnp.asarray(seed, jnp.int32),
+        host=values.normal(size=4),
+    )
+
+
+def assert_same_tree(one, two):
+    assert jax.tree_util.tree_structure(one) == jax.tree_util.tree_structure(two)
+    for a, b in zip(jax.tree_util.tree_leaves(one), jax.tree_util.tree_leaves(two), strict=True):
+        assert type(a) is type(b)
+        if not isinstance(a, jax.Array | np.ndarray):
+            assert a == b
+            continue
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b, strict=True)
+
+
+def test_leaves_are_named_by_their_paths():
+    assert list(flatten(state())) == [".layers[0]['w']", ".key#threefry2x32", ".steps", ".host"]
+    assert flatten({}) == flatten(None) == {}
+
+
+def test_a_tree_comes_back_through_a_file(path):
+    save_arrays(path, flatten(state(7)), {})
+    assert_same_tree(restore(state(0), load_arrays(path)[0]), state(7))
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        jnp.ones(3),
+        np.ones(3),
+        np.float32(3),
+        jnp.zeros((0, 2)),
+        jnp.asarray(True),
+        jax.random.key(3, impl="rbg"),
+        jax.random.split(jax.random.key(3), (2, 3)),
+        jax.random.PRNGKey(3),
+        (),
+        {"none": None, "text": "static"},
+    ],
+    ids=["jax", "numpy", "scalar", "empty", "bool", "rbg", "keys", "raw key", "nothing", "static"],
+)
+def test_every_kind_of_leaf_comes_back(path, tree):
+    save_arrays(path, flatten(tree), {})
+    assert_same_tree(restore(tree, load_arrays(path)[0]), tree)
+
+
+def test_modules_and_optimisers_come_back(path):
+    def make(seed):
+        layer = eqx.nn.Linear(3, 2, key=jax.random.key(seed))
+        return layer, optax.adam(0.1).init(eqx.filter(layer, eqx.is_array))
+
+    save_arrays(path, flatten(make(1)), {})
+    restored = restore(make(0), load_arrays(path)[0])
+    assert eqx.tree_equal(restored, make(1))
+    assert not eqx.tree_equal(restored, make(0))
+
+
+def test_a_restored_key_draws_the_same_numbers():
+    restored = restore(state(0), flatten(state(5)))
+    assert jax.random.normal(restored.key) == jax.random.normal(jax.random.key(5))
+
+
+def test_weak_types_come_back_weak():
+    """A compiled function would else be compiled again, and a promotion might end elsewhere."""
+    for leaf in (jnp.asarray(0.5), jnp.asarray(3), jnp.broadcast_to(jnp.asarray(0.5), (2, 3))):
+        assert leaf.weak_type
+        restored = restore(leaf * 0, flatten(leaf))
+        assert restored.aval == leaf.aval
+        assert (restored == leaf).all()
+    assert not restore(jnp.ones(2), {"": np.zeros(2, np.float32)}).weak_type
+
+
+def test_restored_arrays_are_copies():
+    arrays = flatten({"host": np.zeros(1000), "device": jnp.zeros(1000)})
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    restored = restore({"host": np.ones(1000), "device": jnp.ones(1000)}, arrays)
+    for array in arrays.values():
+        array[...] = 5
+    assert not restored["host"].any()
+    assert not restored["device"].any()
+    restored["host"][0] = 1
+
+
+def test_a_missing_leaf_is_named():
+    arrays = flatten(state())
+    del arrays[".layers[0]['w']"]
+    assert "leaf \".layers[0]['w']\" is missing" in complaint(restore, state(), arrays)
+
+
+def test_a_surplus_leaf_is_named():
+    assert "'.more'" in complaint(restore, state(), flatten(state()) | {".more": np.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros(5), np.zeros((1, 4)), np.zeros(()), np.zeros((4, 0))], ids=lambda value: str(value.shape)
+)
+def test_a_leaf_of_another_shape_is_named(value):
+    message = complaint(restore, state(), flatten(state()) | {".host": value})
+    assert "'.host' has shape" in message
+    assert f"{value.shape} instead of (4,)" in message
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(".host", "f4"), (".steps", "i8"), (".steps", "u4"), (".host", ">f8")])
+def test_a_leaf_of_another_dtype_is_named_and_never_cast(name, dtype):
+    arrays = flatten(state())
+    arrays[name] = arrays[name].astype(dtype)
+    assert f"leaf '{name}' has dtype" in complaint(restore, state(), arrays)
+
+
+def test_a_key_of_another_generator_is_named():
+    message = complaint(restore, state(impl="rbg"), flatten(state()))
+    assert "'.key#rbg'" in message
+    assert "'.key#threefry2x32'" in message
+
+
+def test_raw_and_typed_keys_are_not_confused():
+    raw, typed = {"key": jax.random.PRNGKey(0)}, {"key": jax.random.key(0)}
+    assert "['key']#threefry2x32" in complaint(restore, typed, flatten(raw))
+    assert "['key']#threefry2x32" in complaint(restore, raw, flatten(typed))
+
+
+def test_a_bfloat16_leaf_is_named_when_saving(path):
+    with pytest.raises(TypeError, match=r"\['w'\].* has dtype bfloat16"):
+        save_arrays(path, flatten({"w": jnp.zeros(2, jnp.bfloat16)}), {})
+
+
+# --- Logs ------------------------------------------------------------------------------------------------------------
+
+ROWS = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
+
+
+@pytest.fixture
+def log(tmp_path):
+    """The path of a log that holds `ROWS`, appended in parts."""
+    path = tmp_path / "replay.bin"
+    with closing(Log(path, 7)) as log:
+        for part in np.split(ROWS, [1, 1, 20]):
+            log.append(part)
+        log.sync()
+    return path
+
+
+def test_a_log_gives_back_its_first_rows(log):
+    for rows in (0, 1, 20, 33, 50):
+        read = Log.read(log, rows, 7)
+        assert read.dtype == np.float32
+        assert read.shape == (rows, 7)
+        np.testing.assert_array_equal(read, ROWS[:rows])
+
+
+def test_a_log_keeps_every_bit(tmp_path):
+    bits = np.random.default_rng(0).integers(0, 2**32, (100, 3), np.uint32)
+    bits[0] = 0x7F800001, 0xFFC12345, 0x80000000
+    with closing(Log(tmp_path / "log", 3)) as log:
+        log.append(bits.view(np.float32))
+    assert (Log.read(tmp_path / "log", 100, 3).view(np.uint32) == bits).all()
+
+
+def test_synced_rows_can_be_read_while_the_log_is_open(tmp_path):
+    with closing(Log(tmp_path / "log", 7)) as log:
+        log.append(ROWS)
+        log.sync()
+        np.testing.assert_array_equal(Log.read(tmp_path / "log", 50, 7), ROWS)
+
+
+def test_a_log_goes_on_after_a_cut_as_if_never_interrupted(log):
+    whole = log.read_bytes()
+    Log.cut(log, 33)
+    with closing(Log(log, 7)) as reopened:
+        assert reopened.rows == 33
+        reopened.append(ROWS[33:])
+        assert reopened.rows == 50
+    assert log.read_bytes() == whole
+
+
+def test_a_torn_row_is_cut_away(log):
+    with open(log, "ab") as file:
+        file.write(b"torn")
+    assert "middle of a row" in complaint(Log, log, 7)
+    Log.cut(log, 50)
+    np.testing.assert_array_equal(Log.read(log, 50, 7), ROWS)
+    Log.cut(log, 0)
+    assert Log.read(log, 0, 7).shape == (0, 7)
+    with closing(Log(log, 7)) as reopened:
+        assert reopened.rows == 0
+
+
+def test_a_log_that_holds_fewer_rows_is_damaged(log):
+    for call in (lambda rows: Log.read(log, rows, 7), lambda rows: Log.cut(log, rows)):
+        assert "50 of 51 rows" in complaint(call, 51)
+        assert "50 of" in complaint(call, 2**62)
+    log.write_bytes(log.read_bytes()[:-1])
+    assert "49 of 50 rows" in complaint(Log.read, log, 50, 7)
+
+
+def test_every_flipped_bit_of_a_log_is_found(log):
+    whole, draws = log.read_bytes(), random.Random(0)
+    for position in {*range(60), *(draws.randrange(len(whole)) for _ in range(300)), len(whole) - 1}:
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << draws.randrange(8)
+        log.write_bytes(damaged)
+        assert "damaged" in complaint(Log.read, log, 50, 7)
+
+
+def test_damage_behind_the_rows_that_are_read_does_no_harm(log):
+    log.write_bytes(log.read_bytes()[:-1] + b"?")
+    np.testing.assert_array_equal(Log.read(log, 49, 7), ROWS[:49])
+    assert "row 49" in complaint(Log.read, log, 50, 7)
+
+
+def test_rows_that_changed_places_are_found(log):
+    data = log.read_bytes()
+    size = 4 * 7 + 4
+    start = len(data) - 50 * size
+    first, second = data[start : start + size], data[start + size : start + 2 * size]
+    log.write_bytes(data[:start] + second + first + data[start + 2 * size :])
+    assert "row 0" in complaint(Log.read, log, 50, 7)
+
+
+def test_what_is_no_log_is_said_to_be_none(tmp_path, log):
+    for data in (b"", b"hello\n" * 100, pickle.dumps([1, 2]), npy(ROWS)):
+        (tmp_path / "other").write_bytes(data)
+        assert "not a log" in complaint(Log.read, tmp_path / "other", 0, 7)
+        assert "not a log" in complaint(Log.cut, tmp_path / "other", 0)
+        assert "not a log" in complaint(Log, tmp_path / "other", 7)
+        assert (tmp_path / "other").read_bytes() == data
+    assert "does not exist" in complaint(Log.read, tmp_path / "absent", 0, 7)
+    assert "is a folder" in complaint(Log.read, tmp_path, 0, 7)
+    assert "rows of 7 numbers" in complaint(Log.read, log, 1, 8)
+    assert "rows of 7 numbers" in complaint(Log, log, 6)
+
+
+def test_a_newer_or_impossible_log_is_refused(log):
+    for version, width, words in (
+        (2, 7, "newer cdpo"),
+        (0, 7, "damaged"),
+        (1, 0, "damaged"),
+        (1, 2**32 - 1, "damaged"),
+    ):
+        header = struct.pack("<8sII", b"cdpo-log", version, width)
+        log.write_bytes(header + struct.pack("<I", zlib.crc32(header)) + bytes(1000))
+        assert words in complaint(Log.cut, log, 0)
+
+
+@pytest.mark.parametrize(
+    "rows", [ROWS.astype(np.float64), ROWS[:, :6], ROWS[0], ROWS.astype(">f4")], ids=["f8", "6", "1d", "be"]
+)
+def test_rows_of_another_kind_are_not_appended(log, rows):
+    with closing(Log(log, 7)) as opened, pytest.raises(TypeError, match=r"float32 \[n, 7\]"):
+        opened.append(rows)
+    assert len(Log.read(log, 50, 7)) == 50
+
+
+def test_impossible_counts_are_mistakes_of_the_program(log):
+    for call, arguments in ((Log, (log, 0)), (Log.cut, (log, -1)), (Log.read, (log, -1, 7)), (cut_file, (log, -1))):
+        with pytest.raises(ValueError, match=r"not 0|-1"):
+            call(*arguments)
+
+
+def test_cut_file_cuts_to_the_byte(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"one\ntwo\nthr")
+    cut_file(path, 8)
+    assert path.read_bytes() == b"one\ntwo\n"
+    cut_file(path, 8)
+    assert path.read_bytes() == b"one\ntwo\n"
+    assert "8 bytes, and the checkpoint counted 9" in complaint(cut_file, path, 9)
+    assert path.read_bytes() == b"one\ntwo\n"
+    cut_file(path, 0)
+    assert path.read_bytes() == b""
+
+
+def test_cut_file_of_a_file_that_is_not_there(tmp_path):
+    cut_file(tmp_path / "metrics.jsonl", 0)
+    assert not os.listdir(tmp_path)
+    assert "does not exist" in complaint(cut_file, tmp_path / "metrics.jsonl", 1)
+    assert "is a folder" in complaint(cut_file, tmp_path, 0)
