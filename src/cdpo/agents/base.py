@@ -151,7 +151,7 @@ class Agent:
         calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
         size = task.observations
         belief = Belief(ensemble, calibration, jnp.full(size, -jnp.inf), jnp.full(size, jnp.inf), task)
-        policy = Policy.create(task, hidden, jax.random.fold_in(key, 1), self.rule.extra(task))
+        policy = Policy.create(task, ensemble.inputs, hidden, jax.random.fold_in(key, 1), self.rule.extra(task))
         fit_state = self.ensemble.optimiser.init(eqx.filter(ensemble.net, eqx.is_array))
         solver_state = self.solver.begin(policy, self.rule.models, jax.random.fold_in(key, 2))
         return Mind(belief, fit_state, policy, solver_state, self.rule.begin(belief))
@@ -243,20 +243,14 @@ class Agent:
             scale = after.belief.ensemble.targets.deviation[: self.task.observations]
             return jnp.sqrt(jnp.mean((far / scale) ** 2))
 
-        references = [reference_model(mind.belief, models=1, heads=0) for mind in (before, after)]
-        samples = [
-            sampled_models(mind.belief, 1, "subset", each) for mind, each in ((before, old), (after, new))
-        ]
-        metrics = {
-            "unsettled_reference": moved(*references, action, action),
-            "unsettled_sample": moved(*samples, action, action),
-        }
-        optimistic = [self.rule.optimistic(mind.belief) for mind in (before, after)]
+        first, second = (reference_model(mind.belief, models=1) for mind in (before, after))
+        metrics = {"unsettled_reference": moved(first, second, action, action)}
+        first, second = (sampled_models(mind.belief, 1, "subset", each) for mind, each in ((before, old), (after, new)))
+        metrics["unsettled_sample"] = moved(first, second, action, action)
+        optimistic = self.rule.optimistic(before.belief), self.rule.optimistic(after.belief)
         if optimistic[0] is not None and optimistic[1] is not None:
-            then, now = (
-                jnp.concatenate([some.action, jnp.tanh(mind.policy(some.observation).mean)[..., self.task.actions :]], -1)
-                for mind in (before, after)
-            )
+            chosen = (jnp.tanh(mind.policy(some.observation).mean) for mind in (before, after))
+            then, now = (jnp.concatenate([some.action, each[..., self.task.actions :]], axis=-1) for each in chosen)
             metrics["unsettled_optimistic"] = moved(optimistic[0], optimistic[1], then, now)
         return metrics
 

@@ -71,8 +71,8 @@ class CDPO(Rule):
         return reference_model(bench.belief, self.models, heads), ()
 
     def _bound(self, iteration: Array) -> Array:
-        divisor = {"constant": 1.0, "none": 1.0, "sqrt": jnp.sqrt(iteration), "linear": iteration}[self.schedule]
-        return jnp.asarray(self.kl / divisor, jnp.float32)
+        power = {"constant": 0.0, "none": 0.0, "sqrt": 0.5, "linear": 1.0}[self.schedule]
+        return self.kl / iteration.astype(jnp.float32) ** power
 
 
 def _first(ensemble: Ensemble) -> Ensemble:

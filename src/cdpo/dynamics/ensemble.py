@@ -16,6 +16,7 @@ from cdpo.tasks import Task
 
 _CHECKED = 512  # held-out rows at which the fit is judged
 _FEWEST_HELD_OUT = 8  # with fewer, the training rows judge
+_AVERAGED = 0.98  # of the average of the iterates, kept at each step
 _WORTHWHILE = 0.99  # a held-out loss must fall below this share of the best to count as progress
 _LOG_VARIANCE = (-12.0, 2.0)
 # P(X <= k) of a Poisson variable of mean 1; beyond 6 lies 1e-5 of it
@@ -95,9 +96,12 @@ class Ensemble(eqx.Module):
         outputs = task.observations + (task.reward is None)
         width = outputs * (2 if settings.likelihood == "gaussian" else 1) + (task.terminates is None)
         sizes = (features + task.actions, *settings.hidden, width)
+        net = MLP.create(key, sizes, (1 + settings.heads,))
+        # Away from the data the reference should say as little as possible, the heads different things.
+        net = eqx.tree_at(lambda n: n.weights[-1], net, net.weights[-1].at[0].multiply(0.1))
         return cls(
-            net=MLP.create(key, sizes, (1 + settings.heads,)),
-            inputs=Normaliser.identity(features),
+            net=net,
+            inputs=_range_of(task) if task.broad is not None else Normaliser.identity(features),
             targets=Normaliser.identity(outputs),
             gaussian=settings.likelihood == "gaussian",
             learns_reward=task.reward is None,
@@ -161,6 +165,18 @@ def feature_size(task: Task) -> int:
     return jax.eval_shape(task.features, jax.ShapeDtypeStruct((task.observations,), jnp.float32)).shape[-1]
 
 
+def _range_of(task: Task) -> Normaliser:
+    """Of the states that the task is known to range over.
+
+    First data are narrow: a pendulum that hangs. By their z-scores the upright one would be hundreds away, and what
+    networks say of it noise, where imagined rollouts that begin there should teach.
+    """
+    assert task.broad is not None
+    low, high = task.broad
+    states = low + (high - low) * jax.random.uniform(jax.random.key(0), (4096, task.observations))
+    return Normaliser.of(task.features(states), jnp.ones(4096, bool))
+
+
 class Split(NamedTuple):
     """Which rows serve for what. It depends on a row's number alone, so that a row never changes sides."""
 
@@ -192,7 +208,7 @@ def split_rows_of(replay: Replay, settings: EnsembleSettings, key: Array) -> Spl
         own = (part[:, None] * settings.heads).astype(jnp.int32) == jnp.arange(settings.heads)
         weights = own * float(settings.heads)
     weights = jnp.concatenate([jnp.ones((replay.capacity, 1)), weights], axis=-1)
-    return Split(*orders, counts, weights)
+    return Split(orders[0], orders[1], orders[2], counts, weights)
 
 
 def weighted_loss(ensemble: Ensemble, task: Task, batch: Transition, weights: Array) -> Array:
@@ -210,7 +226,11 @@ def fit(
     settings: EnsembleSettings,
     key: Array,
 ) -> tuple[Ensemble, Any, dict[str, Array]]:
-    """Fit from where the last fit ended, and keep of each member what did best on held-out rows."""
+    """Fit from where the last fit ended, and keep of each member what did best on held-out rows.
+
+    What is judged and kept is an average of the last iterates. A single iterate is as good as its last minibatches: by
+    chance it would be worse than where a warm start began, and the fit would stop before it had learned anything new.
+    """
     optimiser = settings.optimiser
     train_rows = split.counts[0]
     judged = jnp.where(split.counts[1] < _FEWEST_HELD_OUT, split.spread(0, _CHECKED), split.spread(1, _CHECKED))
@@ -218,7 +238,9 @@ def fit(
     columns = jnp.arange(ensemble.members)[:, None]
 
     everything = replay.transitions()
-    inputs = Normaliser.of(task.features(everything.observation), replay.valid)
+    inputs = ensemble.inputs
+    if task.broad is None:
+        inputs = Normaliser.of(task.features(everything.observation), replay.valid)
     raw = everything.next - everything.observation
     if ensemble.learns_reward:
         raw = jnp.concatenate([raw, everything.reward[:, None]], axis=-1)
@@ -228,8 +250,8 @@ def fit(
         fitted = eqx.tree_at(lambda e: e.net, ensemble, net)
         return jnp.mean(fitted.loss(task, checked), axis=-1)
 
-    def step(carry: tuple[MLP, Any], key: Array) -> tuple[tuple[MLP, Any], Array]:
-        net, state = carry
+    def step(carry: tuple[MLP, MLP, Any], key: Array) -> tuple[tuple[MLP, MLP, Any], Array]:
+        net, average, state = carry
         rows = split.train[draw_below(key, (ensemble.members, settings.batch), train_rows)]
         batch, weights = replay.transitions(rows), split.weights[rows, columns]
 
@@ -238,42 +260,58 @@ def fit(
 
         value, gradient = eqx.filter_value_and_grad(loss)(net)
         change, state = optimiser.update(gradient, state, net)
-        return (eqx.apply_updates(net, change), state), value
+        net = eqx.apply_updates(net, change)
+        average = jax.tree.map(lambda old, new: _AVERAGED * old + (1 - _AVERAGED) * new, average, net)
+        return (net, average, state), value
 
-    def going(carry: tuple) -> Array:
-        _, _, _, _, stale, checks, _ = carry
-        return (checks * settings.check < settings.steps) & jnp.any(stale < settings.patience)
+    def going(fitting: _Fitting) -> Array:
+        return (fitting.checks * settings.check < settings.steps) & jnp.any(fitting.stale < settings.patience)
 
-    def lap(carry: tuple) -> tuple:
-        net, state, best, best_loss, stale, checks, _ = carry
-        keys = jax.random.split(jax.random.fold_in(key, checks), settings.check)
-        (net, state), losses = jax.lax.scan(step, (net, state), keys)
-        now = judge(net)
-        better = now < best_loss
-        progress = now < best_loss - (1 - _WORTHWHILE) * jnp.abs(best_loss)
-        best = jax.tree.map(lambda new, old: jnp.where(_columns(better, new), new, old), net, best)
-        stale = jnp.where(progress, 0, stale + 1)
-        return net, state, best, jnp.where(better, now, best_loss), stale, checks + 1, jnp.mean(losses)
+    def lap(fitting: _Fitting) -> _Fitting:
+        keys = jax.random.split(jax.random.fold_in(key, fitting.checks), settings.check)
+        start = (fitting.net, fitting.average, fitting.optimiser)
+        (net, average, state), losses = jax.lax.scan(step, start, keys)
+        now = judge(average)
+        better = now < fitting.best_loss
+        progress = now < fitting.best_loss - (1 - _WORTHWHILE) * jnp.abs(fitting.best_loss)
+        best = jax.tree.map(lambda new, old: jnp.where(_columns(better, new), new, old), average, fitting.best)
+        return _Fitting(
+            net,
+            average,
+            state,
+            best,
+            jnp.where(better, now, fitting.best_loss),
+            jnp.where(progress, 0, fitting.stale + 1),
+            fitting.checks + 1,
+            jnp.mean(losses),
+        )
 
-    first = judge(ensemble.net)
-    start = (
-        ensemble.net,
-        optimiser_state,
-        ensemble.net,
-        first,
-        jnp.zeros(ensemble.members, jnp.int32),
-        jnp.zeros((), jnp.int32),
-        jnp.full((), jnp.nan),
-    )
-    _, optimiser_state, best, best_loss, _, checks, last = jax.lax.while_loop(going, lap, start)
+    net = ensemble.net
+    nothing = jnp.zeros((), jnp.int32)
+    stale = jnp.zeros(ensemble.members, jnp.int32)
+    start = _Fitting(net, net, optimiser_state, net, judge(net), stale, nothing, jnp.full((), jnp.nan))
+    end = jax.lax.while_loop(going, lap, start)
     metrics = {
-        "model_steps": checks * settings.check,
-        "model_train_loss": last / ensemble.members,
-        "model_held_out_loss": best_loss[0],
-        "model_held_out_loss_heads": jnp.mean(best_loss[1:]),
+        "model_steps": end.checks * settings.check,
+        "model_train_loss": end.train_loss / ensemble.members,
+        "model_held_out_loss": end.best_loss[0],
+        "model_held_out_loss_heads": jnp.mean(end.best_loss[1:]),
         "model_rows": train_rows,
     }
-    return eqx.tree_at(lambda e: e.net, ensemble, best), optimiser_state, metrics
+    return eqx.tree_at(lambda e: e.net, ensemble, end.best), end.optimiser, metrics
+
+
+class _Fitting(NamedTuple):
+    """A fit under way; losses and counts are of each member."""
+
+    net: MLP
+    average: MLP
+    optimiser: Any
+    best: MLP
+    best_loss: Array
+    stale: Array  # checks without progress
+    checks: Array
+    train_loss: Array
 
 
 def _columns(flags: Array, like: Array) -> Array:

@@ -1,6 +1,7 @@
 """Networks whose leading axes are ensembles, and the scaling of what they see."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, Self
 
 import equinox as eqx
@@ -38,7 +39,7 @@ class MLP(eqx.Module):
         weights = tuple(
             jax.random.truncated_normal(jax.random.fold_in(key, i), -2.0, 2.0, (*ensemble, fan_in, fan_out))
             * (1.14 / fan_in**0.5)  # truncation at two deviations leaves 0.88 of one
-            for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True))
+            for i, (fan_in, fan_out) in enumerate(pairwise(sizes))
         )
         biases = tuple(jnp.zeros((*ensemble, size)) for size in sizes[1:])
         return cls(weights, biases, activation, layer_norm)

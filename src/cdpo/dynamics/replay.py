@@ -20,6 +20,16 @@ class Transition(NamedTuple):
     terminated: Array  # [...], 1.0 where the task ended; a time limit is no end
 
 
+class Experience(NamedTuple):
+    """What a learner learns from: some steps in one. `next` is worth `discount` of its value."""
+
+    observation: Array  # [..., d]
+    action: Array  # [..., m], the first of the steps
+    reward: Array  # [...], discounted sum over the steps
+    next: Array  # [..., d], where the last of them led
+    discount: Array  # [...], of what follows: 0 where the task ended
+
+
 class Replay(eqx.Module):
     """All transitions of one seed, as rows [observation, action, reward, next, terminated].
 

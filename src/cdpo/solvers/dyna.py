@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cdpo.dynamics.models import ModelSet
-from cdpo.dynamics.replay import Transition, draw_below
+from cdpo.dynamics.replay import Experience, draw_below
 from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Starts, Trust
 from cdpo.solvers.policy import Policy
@@ -25,12 +25,16 @@ class DynaSettings:
 
     rounds: int = 10
     """Times that new rollouts are made in one update."""
+    kept: int = 4
+    """Rounds whose rollouts are learned from: those of policies long past mislead returns of several steps."""
     updates: int = 50
     """Gradient steps of the learner after each round."""
     particles: int = 32
     """Rollouts of each model in a round."""
     horizon: int = 20
     """Steps of a rollout."""
+    returns: int = 5
+    """Imagined steps whose rewards are summed before a critic is asked; real transitions count one."""
     batch: int = 64
     """Transitions of each model in a gradient step."""
     real: float = 0.1
@@ -44,7 +48,7 @@ class DynaSettings:
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
-        for name in ("rounds", "updates", "particles", "horizon", "batch"):
+        for name in ("rounds", "kept", "updates", "particles", "horizon", "returns", "batch"):
             if getattr(self, name) < 1:
                 raise UserError(f"dyna.{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.real < 1:
@@ -73,33 +77,36 @@ class Dyna(NamedTuple):
     ) -> tuple[Policy, Any, Metrics]:
         """Imagine, learn, and again; at last step back into the trust region if the learner left it."""
         settings = self.settings
+        kept = min(settings.kept, settings.rounds)
         block = settings.particles * settings.horizon
         imagined = jax.tree.map(
-            lambda leaf: jnp.zeros((settings.rounds, *leaf.shape)),
-            jax.eval_shape(lambda: self._imagine(policy, models, starts, key)),
+            lambda leaf: jnp.zeros((kept, *leaf.shape)),
+            jax.eval_shape(lambda: self._imagine(policy, models, objective, starts, key)),
         )
         real_rows = round(settings.real * settings.batch)
 
-        def batch_from(imagined: Transition, number: Array, key: Array) -> Transition:
+        def batch_from(imagined: Experience, number: Array, key: Array) -> Experience:
             which, real = jax.random.split(key)
             shape = (models.count, settings.batch - real_rows)
-            place = draw_below(which, shape, (number + 1) * block)
+            place = draw_below(which, shape, jnp.minimum(number + 1, kept) * block)
             rows = jnp.arange(models.count)[:, None]
             batch = jax.tree.map(lambda leaf: leaf[place // block, rows, place % block], imagined)
             if real_rows:
-                drawn = starts.visited.draw(real, (models.count, real_rows))
+                step = starts.visited.draw(real, (models.count, real_rows))
                 # A model's actions may have more parts than real ones (HUCRL's choice of the next state); the
                 # reference is the model where that choice is zero, and real data are its data.
-                missing = batch.action.shape[-1] - drawn.action.shape[-1]
-                drawn = drawn._replace(action=jnp.pad(drawn.action, ((0, 0), (0, 0), (0, missing))))
+                missing = batch.action.shape[-1] - step.action.shape[-1]
+                action = jnp.pad(step.action, ((0, 0), (0, 0), (0, missing)))
+                follows = objective.discount * (1 - step.terminated)
+                drawn = Experience(step.observation, action, step.reward, step.next, follows)
                 batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), batch, drawn)
             return batch
 
         def round_(carry: tuple, number: Array) -> tuple[tuple, Metrics]:
             policy, state, imagined = carry
             fresh, learn = jax.random.split(jax.random.fold_in(key, number))
-            new = self._imagine(policy, models, starts, fresh)
-            imagined = jax.tree.map(lambda all_, one: all_.at[number].set(one), imagined, new)
+            new = self._imagine(policy, models, objective, starts, fresh)
+            imagined = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), imagined, new)
 
             def update(carry: tuple[Policy, Any], key: Array) -> tuple[tuple[Policy, Any], Metrics]:
                 pick, step = jax.random.split(key)
@@ -109,17 +116,28 @@ class Dyna(NamedTuple):
 
             (policy, state), metrics = jax.lax.scan(update, (policy, state), jax.random.split(learn, settings.updates))
             metrics = jax.tree.map(jnp.mean, metrics)
-            metrics |= {"imagined_reward": jnp.mean(new.reward), "imagined_ends": jnp.mean(new.terminated)}
+            metrics |= {"imagined_return": jnp.mean(new.reward), "imagined_ends": jnp.mean(new.discount == 0)}
             return (policy, state, imagined), metrics
 
         (policy, state, _), metrics = jax.lax.scan(round_, (policy, state, imagined), jnp.arange(settings.rounds))
-        policy, kept = step_back(policy, objective.trust)
+        policy, share = step_back(policy, objective.trust)
         last = jax.tree.map(lambda leaf: leaf[-1], metrics)
-        return policy, state, last | {"kept": kept}
+        return policy, state, last | {"kept": share}
 
-    def _imagine(self, policy: Policy, models: ModelSet, starts: Starts, key: Array) -> Transition:
+    def _imagine(
+        self, policy: Policy, models: ModelSet, objective: Objective, starts: Starts, key: Array
+    ) -> Experience:
         settings = self.settings
-        return imagine(policy, models, starts, key, particles=settings.particles, horizon=settings.horizon)
+        return imagine(
+            policy,
+            models,
+            starts,
+            key,
+            particles=settings.particles,
+            horizon=settings.horizon,
+            steps=settings.returns,
+            discount=objective.discount,
+        )
 
 
 def step_back(policy: Policy, trust: Trust) -> tuple[Policy, Array]:

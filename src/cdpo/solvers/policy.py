@@ -1,7 +1,7 @@
 """Policies: squashed Gaussians, on the device for learning and on the host for acting."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cdpo.dynamics.ensemble import feature_size
 from cdpo.dynamics.networks import MLP, Normaliser, rescale_inputs
 from cdpo.tasks import Task
 
@@ -34,12 +33,11 @@ class Policy(eqx.Module):
     task: Task = eqx.field(static=True)
 
     @classmethod
-    def create(cls, task: Task, hidden: Sequence[int], key: Array, extra: int = 0) -> Self:
+    def create(cls, task: Task, inputs: Normaliser, hidden: Sequence[int], key: Array, extra: int = 0) -> Self:
         """Untrained: near zero action, with deviation near one. `extra` parts are chosen beside the action."""
-        features, actions = feature_size(task), task.actions + extra
-        net = MLP.create(key, (features, *hidden, 2 * actions), activation="relu")
+        net = MLP.create(key, (inputs.mean.shape[-1], *hidden, 2 * (task.actions + extra)), activation="relu")
         net = eqx.tree_at(lambda n: n.weights[-1], net, 0.01 * net.weights[-1])
-        return cls(net, Normaliser.identity(features), task)
+        return cls(net, inputs, task)
 
     @property
     def actions(self) -> int:
@@ -84,7 +82,7 @@ class HostPolicy:
     def __init__(self, policy: Policy) -> None:
         """From a policy of one seed."""
         net, inputs = jax.device_get((policy.net, policy.inputs))
-        self._features = policy.task.features
+        self._features: Callable[[Any], Any] = policy.task.features
         # The normaliser is folded into the first layer.
         first = net.weights[0] / inputs.deviation[:, None]
         bias = net.biases[0] - (inputs.mean / inputs.deviation) @ net.weights[0]
@@ -94,7 +92,7 @@ class HostPolicy:
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
         """The action in [-1, 1] at observations [..., d]: the mode, or a draw with standard normal `noise` [..., m]."""
-        x = np.asarray(self._features(np.asarray(observation, np.float32)))
+        x: np.ndarray = self._features(np.asarray(observation, np.float32))
         for weight, bias in self._layers[:-1]:
             x = np.maximum(x @ weight + bias, 0.0)
         weight, bias = self._layers[-1]

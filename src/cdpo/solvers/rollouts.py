@@ -7,13 +7,26 @@ import jax.numpy as jnp
 from jax import Array
 
 from cdpo.dynamics.models import ModelSet
-from cdpo.dynamics.replay import Transition
+from cdpo.dynamics.replay import Experience, Transition
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import Policy
 
 
-def imagine(policy: Policy, models: ModelSet, starts: Starts, key: Array, *, particles: int, horizon: int) -> Transition:
-    """Transitions [M, particles * horizon]; a particle whose task ends begins anew."""
+def imagine(
+    policy: Policy,
+    models: ModelSet,
+    starts: Starts,
+    key: Array,
+    *,
+    particles: int,
+    horizon: int,
+    steps: int,
+    discount: float,
+) -> Experience:
+    """Experience [M, particles * horizon]; a particle whose task ends begins anew.
+
+    Returns reach `steps` ahead, less where the rollout or the task ends before.
+    """
 
     def step(observation: Array, key: Array) -> tuple[Array, Transition]:
         act, move, fresh = jax.random.split(key, 3)
@@ -25,9 +38,26 @@ def imagine(policy: Policy, models: ModelSet, starts: Starts, key: Array, *, par
 
     first, rest = jax.random.split(key)
     begin = starts.draw(first, (models.count, particles))
-    _, steps = jax.lax.scan(step, begin, jax.random.split(rest, horizon))
+    _, taken = jax.lax.scan(step, begin, jax.random.split(rest, horizon))
+    seen = ahead(taken, steps, discount)
     # [horizon, M, particles, ...] -> [M, horizon * particles, ...]
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], horizon * x.shape[2], *x.shape[3:]), steps)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], horizon * x.shape[2], *x.shape[3:]), seen)
+
+
+def ahead(taken: Transition, steps: int, discount: float | Array) -> Experience:
+    """Transitions with time as the leading axis, each with the discounted rewards of `steps` from there on."""
+    reward, following, weight = taken.reward, taken.next, discount * (1 - taken.terminated)
+    last = reward.shape[0] - 1
+    later = jnp.arange(last + 1)
+    for _ in range(steps - 1):
+        # One step more for all that have not ended: their sums begin to hold the reward of the step after their last.
+        later = later + 1
+        goes_on = (later <= last).reshape(-1, *(1,) * (reward.ndim - 1))
+        index = jnp.minimum(later, last)
+        reward = reward + jnp.where(goes_on, weight * taken.reward[index], 0.0)
+        following = jnp.where(goes_on[..., None] & (weight > 0)[..., None], taken.next[index], following)
+        weight = jnp.where(goes_on, weight * discount * (1 - taken.terminated[index]), weight)
+    return Experience(taken.observation, taken.action, reward, following, weight)
 
 
 class Outlook(NamedTuple):

@@ -10,7 +10,7 @@ import optax
 from jax import Array
 
 from cdpo.dynamics.networks import MLP, rescale_inputs
-from cdpo.dynamics.replay import Transition
+from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError, check_choices
 from cdpo.solvers.base import Metrics, Objective
 from cdpo.solvers.policy import Policy, kl_divergence
@@ -93,14 +93,14 @@ class SAC:
         return state._replace(critics=critics, targets=targets)
 
     def update(
-        self, policy: Policy, state: SACState, batch: Transition, objective: Objective, key: Array
+        self, policy: Policy, state: SACState, batch: Experience, objective: Objective, key: Array
     ) -> tuple[Policy, SACState, Metrics]:
         """One gradient step of critics, policy, temperature and multiplier."""
         if self.settings.critic == "pooled":
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         first, second = jax.random.split(key)
         temperature = jnp.exp(state.log_temperature)
-        target = bellman_target(policy, state.targets, batch, temperature, objective.discount, first)
+        target = bellman_target(policy, state.targets, batch, temperature, first)
 
         def critic_loss(critics: MLP) -> tuple[Array, Array]:
             value = values(critics, policy, batch.observation, batch.action)
@@ -159,10 +159,8 @@ def values(critics: MLP, policy: Policy, observation: Array, action: Array) -> A
     return critics(seen[:, None])[..., 0]
 
 
-def bellman_target(
-    policy: Policy, targets: MLP, batch: Transition, temperature: Array, discount: float, key: Array
-) -> Array:
+def bellman_target(policy: Policy, targets: MLP, batch: Experience, temperature: Array, key: Array) -> Array:
     """r + discount * (min Q - temperature * log pi) of the next state, [M, B]; nothing follows a termination."""
     action, density = policy.sample(batch.next, key)
     following = jnp.min(values(targets, policy, batch.next, action), axis=1) - temperature * density
-    return batch.reward + discount * (1 - batch.terminated) * following
+    return batch.reward + batch.discount * following

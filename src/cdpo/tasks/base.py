@@ -44,7 +44,7 @@ class Task:
     terminates: Transition | None = None
     """Whether (s, a, s') ends the episode, boolean; None: to be learned. The time limit is no end."""
     features: Callable[[Array], Array] = identity
-    """What networks see of an observation, [..., n] -> [..., k]."""
+    """What networks see of an observation, [..., n] -> [..., k], of NumPy arrays as of JAX arrays."""
     broad: tuple[np.ndarray, np.ndarray] | None = None
     """Bounds [n] of observations worth beginning imagined rollouts at, every one of them valid; None: none known."""
     shared: bool = False

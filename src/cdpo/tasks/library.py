@@ -5,6 +5,7 @@ Each function says again, in JAX, what the environment computes on the host; the
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,11 @@ from cdpo.tasks.pendulum import DT, FRICTION, SWING, TORQUE
 from cdpo.tasks.registration import IDS
 
 # --- small mathematics
+
+
+def namespace(array: Any) -> Any:
+    """NumPy for its arrays, else JAX: beside a real environment a policy acts in NumPy."""
+    return np if isinstance(array, np.ndarray) else jnp
 
 
 def _square(vector: Array) -> Array:
@@ -60,8 +66,9 @@ def _balance_reward(observation: Array, action: Array, following: Array) -> Arra
 
 def _cartpole_features(observation: Array) -> Array:
     """(x, cos, sin, x', theta')."""
+    xp = namespace(observation)
     place, angle = observation[..., :1], observation[..., 1:2]
-    return jnp.concatenate((place, jnp.cos(angle), jnp.sin(angle), observation[..., 2:]), axis=-1)
+    return xp.concatenate((place, xp.cos(angle), xp.sin(angle), observation[..., 2:]), axis=-1)
 
 
 def _cartpole_reward(observation: Array, action: Array, following: Array) -> Array:
@@ -84,8 +91,9 @@ def pendulum_step(state: Array, action: Array) -> Array:
 
 def _pendulum_features(observation: Array) -> Array:
     """(cos, sin, theta')."""
+    xp = namespace(observation)
     angle = observation[..., :1]
-    return jnp.concatenate((jnp.cos(angle), jnp.sin(angle), observation[..., 1:]), axis=-1)
+    return xp.concatenate((xp.cos(angle), xp.sin(angle), observation[..., 1:]), axis=-1)
 
 
 def _pendulum_reward(observation: Array, action: Array, following: Array, *, penalty: float) -> Array:

@@ -1,5 +1,6 @@
 """Real episodes, on the host."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -38,10 +39,32 @@ def initial_states(environment: Environment, seed: int) -> np.ndarray:
 def training_episode(
     environment: Environment, task: Task, policy: HostPolicy | None, seed: int, episode: int
 ) -> Episode:
-    """One episode by draws from the policy, or by uniform actions without one."""
+    """One episode by draws from the policy, or by uniform actions without one.
+
+    The noise is pink: at small time steps white noise averages out before it moves anything.
+    """
     reset, random = streams(seed, _TRAINING, episode)
-    noise = random.standard_normal if policy is not None else lambda size: random.uniform(-1, 1, size)
-    return _live(environment, task, policy, reset, noise(size=(task.horizon, task.actions)).astype(np.float32))
+    noise = pink_noise(random, task.horizon, task.actions)
+    if policy is None:
+        noise = 2 * _normal_cdf(noise) - 1
+    return _live(environment, task, policy, reset, noise.astype(np.float32))
+
+
+def pink_noise(random: np.random.Generator, steps: int, columns: int) -> np.ndarray:
+    """Gaussian noise [steps, columns] of mean 0 and variance 1 whose power falls with the frequency (Timmer 1995)."""
+    length = max(2, 2 * steps)  # twice as long, and cut: a period would make the end join the beginning
+    frequency = np.fft.rfftfreq(length)
+    amplitude = np.maximum(frequency, 1 / length) ** -0.5
+    amplitude[0] = 0.0
+    spectrum = amplitude[:, None] * (random.normal(size=(2, len(frequency), columns)) * [[[1]], [[1j]]]).sum(axis=0)
+    # The variance of a draw is known from the amplitudes: scaling by its own would make a draw depend on its future.
+    middle = amplitude[1:-1]
+    deviation = np.sqrt(4 * np.sum(middle**2) + amplitude[-1] ** 2) / length
+    return np.fft.irfft(spectrum, n=length, axis=0)[:steps] / deviation
+
+
+def _normal_cdf(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
 def evaluation(
