@@ -29,13 +29,13 @@ class EnsembleSettings:
 
     heads: int = 5
     """Members on bootstrap samples; the least-squares reference is one more."""
-    hidden: tuple[int, ...] = (200, 200, 200, 200, 200)
+    hidden: tuple[int, ...] = (128, 128)
     """Sizes of the hidden layers."""
     likelihood: Literal["deterministic", "gaussian"] = "deterministic"
     """Predict the next state, or also its variance."""
     data: Literal["bootstrap", "disjoint"] = "bootstrap"
     """What a head is fitted on: fixed Poisson weights per transition, or a part of the data of its own."""
-    steps: int = 500
+    steps: int = 300
     """Most gradient steps in an iteration."""
     patience: int = 3
     """Checks of the held-out loss without progress before the fit stops."""

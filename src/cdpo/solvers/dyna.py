@@ -31,19 +31,19 @@ class DynaSettings:
     """Gradient steps of the learner after each round."""
     particles: int = 32
     """Rollouts of each model in a round."""
-    horizon: int = 20
+    horizon: int = 40
     """Steps of a rollout."""
-    returns: int = 5
+    returns: int = 15
     """Imagined steps whose rewards are summed before a critic is asked; real transitions count one."""
-    batch: int = 64
+    batch: int = 32
     """Transitions of each model in a gradient step."""
     real: float = 0.1
     """Share of real transitions among them."""
     initial: float = 0.25
     """Weight of initial states among the starts of rollouts."""
-    visited: float = 0.5
+    visited: float = 0.25
     """Weight of visited states among the starts."""
-    broad: float = 0.25
+    broad: float = 0.5
     """Weight of states drawn broadly over the state range among the starts."""
 
     def __post_init__(self) -> None:

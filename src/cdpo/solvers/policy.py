@@ -13,6 +13,9 @@ from cdpo.dynamics.networks import MLP, Normaliser, rescale_inputs
 from cdpo.tasks import Task
 
 _LOG_DEVIATION = (-5.0, 1.0)
+# Of the mean before squashing: tanh(2.5) is 0.987, and its slope not yet lost. Without a limit the entropy of actions
+# that saturate falls without bound, as in a good swing-up, and the weight that fights it grows until it ruins the policy.
+_REACH = 2.5
 
 
 class Gaussian(NamedTuple):
@@ -46,12 +49,8 @@ class Policy(eqx.Module):
 
     def __call__(self, observation: Array) -> Gaussian:
         """At observations [..., B, d]."""
-        output = self.net(self.inputs(self.task.features(observation)))
-        mean, raw = jnp.split(output, 2, axis=-1)
-        low, high = _LOG_DEVIATION
-        # The slope at zero is one: the parameter is the logarithm where it matters.
-        middle, half = (low + high) / 2, (high - low) / 2
-        return Gaussian(mean, middle + half * jnp.tanh((raw - middle) / half))
+        mean, raw = jnp.split(self.net(self.inputs(self.task.features(observation))), 2, axis=-1)
+        return Gaussian(_soft_clip(mean, -_REACH, _REACH, jnp), _soft_clip(raw, *_LOG_DEVIATION, jnp))
 
     def sample(self, observation: Array, key: Array) -> tuple[Array, Array]:
         """Actions [..., B, m] and their log-densities [..., B]."""
@@ -97,10 +96,14 @@ class HostPolicy:
             x = np.maximum(x @ weight + bias, 0.0)
         weight, bias = self._layers[-1]
         output = x @ weight + bias
-        raw = output[..., : self._actions]
+        raw = _soft_clip(output[..., : self._actions], -_REACH, _REACH, np)
         if noise is not None:
-            low, high = _LOG_DEVIATION
-            middle, half = (low + high) / 2, (high - low) / 2
             scale = output[..., self._all : self._all + self._actions]
-            raw = raw + np.exp(middle + half * np.tanh((scale - middle) / half)) * noise
+            raw = raw + np.exp(_soft_clip(scale, *_LOG_DEVIATION, np)) * noise
         return np.tanh(raw)
+
+
+def _soft_clip(x: Any, low: float, high: float, xp: Any) -> Any:
+    """Into (low, high), with slope one in the middle."""
+    middle, half = (low + high) / 2, (high - low) / 2
+    return middle + half * xp.tanh((x - middle) / half)

@@ -1,5 +1,6 @@
 """Soft actor-critic (Haarnoja et al. 2018) as a learner on imagined data, with a critic for each model."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,21 +21,21 @@ from cdpo.solvers.policy import Policy, kl_divergence
 class SACSettings:
     """The learner."""
 
-    hidden: tuple[int, ...] = (128, 128)
+    hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of policy and critics."""
     critic: Literal["per-model", "pooled"] = "per-model"
     """A critic for each sampled model, whose mean is the objective; or one on the data of all models."""
-    layer_norm: bool = True
+    layer_norm: bool = False
     """Normalise the hidden layers of the critics."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     """Of policy and critics."""
     temperature_rate: float = 3e-4
     """Of the logarithm of the entropy's weight."""
     temperature: float = 0.1
     """The entropy's weight at the beginning."""
-    entropy: float = 1.0
-    """The target entropy is this many nats below zero for each action."""
-    polyak: float = 0.005
+    deviation: float = 0.2
+    """Standard deviation of actions, before squashing, that the entropy's weight holds on (geometric) average."""
+    polyak: float = 0.02
     """Share by which target critics approach the critics at each step."""
     multiplier_rate: float = 0.1
     """Of the logarithm of the trust region's multiplier, per step and excess."""
@@ -42,7 +43,7 @@ class SACSettings:
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
         check_choices(self)
-        for name in ("learning_rate", "temperature_rate", "temperature", "multiplier_rate"):
+        for name in ("learning_rate", "temperature_rate", "temperature", "deviation", "multiplier_rate"):
             if not getattr(self, name) > 0:
                 raise UserError(f"sac.{name} must be above 0, not {getattr(self, name):g}")
         if not 0 < self.polyak <= 1:
@@ -54,6 +55,7 @@ class SACState(NamedTuple):
 
     critics: MLP  # leading axes [models, 2]
     targets: MLP
+    rewards: Array  # [2], the least and the largest mean reward of a step seen so far, zero among them
     log_temperature: Array
     log_multiplier: Array
     critic_optimiser: Any
@@ -80,6 +82,7 @@ class SAC:
         return SACState(
             critics,
             critics,
+            jnp.zeros(2),
             log_temperature,
             jnp.zeros(()),
             self._network.init(eqx.filter(critics, eqx.is_array)),
@@ -100,7 +103,9 @@ class SAC:
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         first, second = jax.random.split(key)
         temperature = jnp.exp(state.log_temperature)
-        target = bellman_target(policy, state.targets, batch, temperature, first)
+        rewards = reward_range(state.rewards, batch, objective.discount)
+        bounds = rewards / (1 - objective.discount)
+        target = bellman_target(policy, state.targets, batch, temperature, bounds, first)
 
         def critic_loss(critics: MLP) -> tuple[Array, Array]:
             value = values(critics, policy, batch.observation, batch.action)
@@ -119,14 +124,15 @@ class SAC:
             gain = jnp.min(values(critics, acting, batch.observation, action), axis=1)
             spent = jnp.mean(kl_divergence(acting(trust.states), trust.centre(trust.states)))
             # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
-            return jnp.mean(temperature * density - gain) + multiplier * spent, (jnp.mean(density), spent)
+            noise = jnp.mean(acting(batch.observation).log_deviation)
+            return jnp.mean(temperature * density - gain) + multiplier * spent, (noise, spent)
 
-        (_, (density, spent)), gradient = eqx.filter_value_and_grad(policy_loss, has_aux=True)(policy.net)
+        (_, (noise, spent)), gradient = eqx.filter_value_and_grad(policy_loss, has_aux=True)(policy.net)
         change, policy_optimiser = self._network.update(gradient, state.policy_optimiser)
         policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
 
-        # d/d(log alpha) of alpha * (entropy - target), with the sign of descent; log alpha itself takes the step.
-        slack = -density + self.settings.entropy * policy.actions
+        # Too little noise: more weight. The logarithm of the weight itself takes the step.
+        slack = noise - math.log(self.settings.deviation)
         change, temperature_optimiser = self._temperature.update(slack, state.temperature_optimiser)
         log_temperature = optax.apply_updates(state.log_temperature, change)
 
@@ -137,6 +143,7 @@ class SAC:
         state = SACState(
             critics,
             targets,
+            rewards,
             log_temperature,
             jnp.clip(state.log_multiplier + step, -7.0, 14.0),
             critic_optimiser,
@@ -146,7 +153,7 @@ class SAC:
         metrics = {
             "critic_loss": loss,
             "value": value,
-            "entropy": -density,
+            "log_deviation": noise,
             "temperature": temperature,
             "multiplier": multiplier,
         }
@@ -159,8 +166,22 @@ def values(critics: MLP, policy: Policy, observation: Array, action: Array) -> A
     return critics(seen[:, None])[..., 0]
 
 
-def bellman_target(policy: Policy, targets: MLP, batch: Experience, temperature: Array, key: Array) -> Array:
-    """r + discount * (min Q - temperature * log pi) of the next state, [M, B]; nothing follows a termination."""
+def reward_range(known: Array, batch: Experience, discount: float | Array) -> Array:
+    """`known` [2], widened by the mean rewards per step of a batch."""
+    ended = batch.discount == 0
+    steps = jnp.where(ended, 1.0, (1 - batch.discount) / (1 - discount))
+    mean = batch.reward / steps
+    return jnp.stack([jnp.minimum(known[0], jnp.min(mean)), jnp.maximum(known[1], jnp.max(mean))])
+
+
+def bellman_target(
+    policy: Policy, targets: MLP, batch: Experience, temperature: Array, bounds: Array, key: Array
+) -> Array:
+    """r + discount * (min Q - temperature * log pi) of the next state, [M, B]; nothing follows a termination.
+
+    Q is kept within `bounds` [2], what rewards can add up to: beyond lies only the divergence of bootstrapping.
+    """
     action, density = policy.sample(batch.next, key)
-    following = jnp.min(values(targets, policy, batch.next, action), axis=1) - temperature * density
+    following = jnp.min(values(targets, policy, batch.next, action), axis=1)
+    following = jnp.clip(following, bounds[0], bounds[1]) - temperature * density
     return batch.reward + batch.discount * following

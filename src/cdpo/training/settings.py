@@ -1,0 +1,121 @@
+"""Everything that an agent is told, and the presets."""
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_type_hints
+
+from cdpo.agents import CDPO, RULES, Agent, Rule
+from cdpo.dynamics.ensemble import EnsembleSettings
+from cdpo.errors import UserError, check_choices, unknown
+from cdpo.solvers.dyna import Dyna, DynaSettings
+from cdpo.solvers.sac import SAC, SACSettings
+from cdpo.tasks import Task
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """What happens around an iteration."""
+
+    discount: float = 0.99
+    """Of the values that are optimised; returns are not discounted."""
+    evaluate: int = 1
+    """Episodes between evaluations; the last episode of a run is always evaluated."""
+    evaluation_episodes: int = 5
+    """Episodes of an evaluation, by the policy's mode."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        if not 0 <= self.discount < 1:
+            raise UserError(f"loop.discount must be at least 0 and below 1, not {self.discount:g}")
+        for name in ("evaluate", "evaluation_episodes"):
+            if getattr(self, name) < 1:
+                raise UserError(f"loop.{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """By part; the command line reaches them as --ensemble.heads, --dyna.horizon, --cdpo.kl and so on."""
+
+    rule: Rule = CDPO()
+    solver: Literal["dyna"] = "dyna"
+    loop: LoopSettings = LoopSettings()
+    ensemble: EnsembleSettings = EnsembleSettings()
+    dyna: DynaSettings = DynaSettings()
+    sac: SACSettings = SACSettings()
+
+    def __post_init__(self) -> None:
+        """Reject what does not exist."""
+        check_choices(self)
+
+    def agent(self, task: Task) -> Agent:
+        """The agent that follows these settings."""
+        return Agent(task, self.rule, self.ensemble, Dyna(self.dyna, SAC(self.sac)), self.loop.discount)
+
+    def changed(self, **changes: Any) -> "Settings":
+        """With other values: each keyword is a part, and its value a part or a dictionary of some of its fields."""
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, change in changes.items():
+            if name not in parts:
+                raise unknown("part of the settings", name, parts)
+            parts[name] = _changed(name, parts[name], change) if isinstance(change, dict) else change
+        return Settings(**parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**dataclasses.asdict(self), "rule": {"name": self.rule.name, **dataclasses.asdict(self.rule)}}
+
+    @classmethod
+    def from_json(cls, values: Any) -> "Settings":
+        """What `to_json` wrote; a UserError for anything else."""
+        try:
+            values = dict(values)
+            rule = dict(values.pop("rule"))
+            start = cls(rule=RULES[rule.pop("name")]())
+            return start.changed(rule=rule, **values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError("the settings of the run cannot be read; start it again elsewhere") from error
+
+
+def _changed(part: str, old: Any, changes: dict[str, Any]) -> Any:
+    hints = get_type_hints(type(old))
+    known = [field.name for field in dataclasses.fields(old)]
+    for name, value in changes.items():
+        if name not in known:
+            raise unknown(f"setting of {part}", name, known)
+        if isinstance(value, list):
+            changes = {**changes, name: tuple(value)}
+        elif hints[name] in (int, float, bool) and not _fits(value, hints[name]):
+            raise UserError(f"{part}.{name} must be of type {hints[name].__name__}, not {value!r}")
+    return replace(old, **changes)
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, int) or (kind is float and isinstance(value, float))
+
+
+PRESETS = ("default", "paper")
+
+# The paper's table, and where the paper is silent the code that it was built on: 20 gradient steps for each procedure
+# per 20 environment steps, on three simulated batches and a real one of 100.
+_PAPER: dict[str, dict[str, Any]] = {
+    "ensemble": {"heads": 5, "hidden": (200,) * 5, "learning_rate": 1e-3, "weight_decay": 0.0},
+    "dyna": {"real": 0.25, "initial": 1.0, "visited": 0.0, "broad": 0.0, "returns": 1},
+    "sac": {"hidden": (256, 256), "layer_norm": False, "polyak": 0.005},
+}
+
+# What differs from the defaults of the parts, found by measurement; see the results.
+_TASKS: dict[str, dict[str, dict[str, Any]]] = {}
+
+
+def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
+    """Settings for an agent by the name of its rule on a task."""
+    if rule not in RULES:
+        raise unknown("agent", rule, RULES)
+    start = Settings(rule=RULES[rule]())
+    if name == "default":
+        return start.changed(**_TASKS.get(task.name, {}))
+    if name == "paper":
+        return start.changed(**_PAPER)
+    raise unknown("preset", name, PRESETS)
