@@ -11,6 +11,7 @@ import platform
 import shutil
 import threading
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -118,13 +119,17 @@ class RunFolder:
 
     def append(self, record: dict[str, Any]) -> None:
         """Adds one line to `metrics.jsonl`; it is on the disk when this returns."""
-        line = _json(record).encode()
+        self.extend([record])
+
+    def extend(self, records: Sequence[dict[str, Any]]) -> None:
+        """Adds a line for each record to `metrics.jsonl`; they are on the disk when this returns."""
+        lines = "".join(map(_json, records)).encode()
         path = self.path / "metrics.jsonl"
         with _appending:
             is_new = not path.exists()
             with open(path, "ab+") as file:
                 _cut_torn_line(file)
-                file.write(line)
+                file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
             if is_new:
@@ -152,7 +157,7 @@ def versions() -> dict[str, str]:
     from cdpo import __version__
 
     found = {"cdpo": __version__, "python": platform.python_version()}
-    for package in ("jax", "jaxlib", "equinox", "numpy", "scipy", "gymnasium"):
+    for package in ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "gymnasium", "mujoco-core"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

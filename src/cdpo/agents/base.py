@@ -149,8 +149,9 @@ class Agent:
         ensemble = Ensemble.create(task, self.ensemble, jax.random.fold_in(key, 0))
         outputs = ensemble.targets.mean.shape[0]
         calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
-        size = task.observations
-        belief = Belief(ensemble, calibration, jnp.full(size, -jnp.inf), jnp.full(size, jnp.inf), task)
+        anywhere = jnp.array([-jnp.inf, jnp.inf])
+        range_ = jnp.broadcast_to(anywhere[:, None], (2, task.observations))
+        belief = Belief(ensemble, calibration, range_, anywhere, task)
         policy = Policy.create(task, ensemble.inputs, hidden, jax.random.fold_in(key, 1), self.rule.extra(task))
         fit_state = self.ensemble.optimiser.init(eqx.filter(ensemble.net, eqx.is_array))
         solver_state = self.solver.begin(policy, self.rule.models, jax.random.fold_in(key, 2))
@@ -174,8 +175,9 @@ class Agent:
         """The box of broadly drawn starts: the task's, or the range of what was seen."""
         if self.task.broad is not None:
             return jnp.asarray(self.task.broad[0]), jnp.asarray(self.task.broad[1])
-        third = (belief.high - belief.low) / 3  # the belief's range is three times what was seen
-        return belief.low + third, belief.high - third
+        low, high = belief.range
+        third = (high - low) / 3  # the belief's range is three times what was seen
+        return low + third, high - third
 
     def _fit(self, mind: Mind, replay: Replay, split_key: Array, key: Array) -> tuple[Mind, Metrics]:
         task = self.task
@@ -188,14 +190,19 @@ class Agent:
         tested = residuals(ensemble, task, replay.transitions(split.spread(2, JUDGED)))
         metrics |= coverage_metrics(tested, calibration, "test")
         metrics |= {"scale": jnp.mean(calibration.scale), "spread": jnp.mean(calibration.scale * tested.spread)}
-        seen = jnp.where(replay.valid[:, None], replay.transitions().next, replay.rows[:1, : task.observations])
+        everything = replay.transitions()
+        seen = jnp.where(replay.valid[:, None], everything.next, everything.next[:1])
         low, high = jnp.min(seen, axis=0), jnp.max(seen, axis=0)
+        paid = jnp.where(replay.valid, everything.reward, everything.reward[0])
         if task.broad is not None:
             low, high = jnp.minimum(low, task.broad[0]), jnp.maximum(high, task.broad[1])
         # States may leave the range of the data by as much as it is wide; beyond that a model only diverges.
-        belief = Belief(ensemble, calibration, 2 * low - high, 2 * high - low, task)
+        range_ = jnp.stack([2 * low - high, 2 * high - low])
+        rewards = jnp.stack([jnp.min(paid), jnp.max(paid)])
+        belief = Belief(ensemble, calibration, range_, rewards, task)
         policy = mind.policy.renormalised(ensemble.inputs)
-        solver_state = self.solver.renormalised(mind.solver_state, mind.policy, policy)
+        size = jnp.sqrt(jnp.sum(jnp.where(replay.valid, paid**2, 0.0)) / jnp.maximum(replay.size, 1))
+        solver_state = self.solver.renormalised(mind.solver_state, mind.policy, policy, size)
         return Mind(belief, fit_state, policy, solver_state, mind.memory), metrics
 
     def _solve(

@@ -18,8 +18,8 @@ class Belief(eqx.Module):
 
     ensemble: Ensemble
     calibration: Calibration
-    low: Array  # [d]
-    high: Array  # [d]
+    range: Array  # [2, d], of states
+    rewards: Array  # [2], the least and the largest seen: a learned reward stays between them
     task: Task = eqx.field(static=True)
 
     @property
@@ -91,9 +91,12 @@ class ModelSet(eqx.Module):
         belief, task = self.belief, self.belief.task
         raw = belief.ensemble.targets.undo(mean)
         size = task.observations
-        following = jnp.clip(observation + raw[..., :size], belief.low, belief.high)
+        following = jnp.clip(observation + raw[..., :size], *belief.range)
         real = unscaled(task, action)
-        reward = raw[..., size] if task.reward is None else task.reward(observation, real, following)
+        if task.reward is not None:
+            reward = task.reward(observation, real, following)
+        else:
+            reward = jnp.clip(raw[..., size], *belief.rewards)
         if task.terminates is not None:
             ends = task.terminates(observation, real, following)
         else:

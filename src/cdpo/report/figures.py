@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,73 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from cdpo.report import style
 from cdpo.report.style import Look
-from cdpo.report.tables import Record, Row, cell_label, cells, estimate, line, sized
+from cdpo.report.tables import Curve, Record, Row, cell_label, cells, estimate, line, sized
 from cdpo.runs import write_atomic
 
 _PANEL = (4.4, 3.0)  # inches; on a page a panel is as wide as a phone
 _POINTS = 400  # per line: more than a reader can see, few enough for a small drawing; the rows keep all
 
+_DECADES = 30.0  # ratio of the largest to the smallest from which an axis may be logarithmic
+
+GREY = Look("#8a8a8a", (4, 1.6), 1.2, 0.0, 5)  # of what lines are compared with
+
 Draw = Callable[[Axes], None]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes. `lines` are looks and curves; of the first also every seed is drawn, if asked for."""
+
+    title: str
+    x: str
+    y: str
+    lines: list[tuple[Look, Curve]]
+    seeds: bool = True
+    zero: bool = False  # whether the axis of y holds zero
+    level: float | None = None  # a horizontal line to compare with
+    diagonal: bool = False
+    share: bool = False  # whether y is a share, shown from none to all
+    positive: bool = False  # a size, whose axis is logarithmic if it spans much
+
+    def draw(self, axes: Axes) -> None:
+        """Onto the axes."""
+        if self.level is not None:
+            axes.axhline(self.level, **stroke(GREY))
+        if self.diagonal:
+            axes.plot([0, 1], [0, 1], **stroke(GREY))
+        for look, curve in self.lines:
+            band(axes, curve.x, curve.mean, curve.low, curve.high, look)
+        look, first = self.lines[0]
+        for each in first.each if self.seeds and len(first.each) > 1 else ():
+            known = np.isfinite(each)
+            axes.plot(first.x[known], each[known], marker=_dot(known.sum()), markersize=3, **stroke(style.faint(look)))
+        seen = np.concatenate([curve.mean for _, curve in self.lines])
+        wide = self.positive and seen.min() > 0 and seen.max() > _DECADES * seen.min()
+        dress(axes, self.title, self.x, self.y + (" (log)" if wide else ""), zero=self.zero and not wide)
+        if wide:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        if self.share:
+            axes.set_ylim(0, 1)
+        if self.diagonal:
+            axes.set_xlim(0, 1)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
 def regret_curves(records: Sequence[Record]) -> Figure:
     """Cumulative realised regret over steps with its band: a panel per environment and size, a line per agent."""
-    return _together(_regret_draws(records), look_of(records))
+    return together(_regret_draws(records), look_of(records))
 
 
 def regret_panels(records: Sequence[Record]) -> list[Figure]:
     """The panels of `regret_curves` one by one, without the legend."""
-    return [_alone(draw) for draw in _regret_draws(records)]
+    return [alone(draw) for draw in _regret_draws(records)]
 
 
 def normalised_by_size(records: Sequence[Record]) -> Figure:
@@ -43,12 +90,12 @@ def normalised_by_size(records: Sequence[Record]) -> Figure:
     draws = _size_draws(records)
     if not draws:
         raise ValueError("no environment was run with two sizes or more")
-    return _together(draws, look_of([record for group in sized(records).values() for record in group]))
+    return together(draws, look_of([record for group in sized(records).values() for record in group]))
 
 
 def normalised_panels(records: Sequence[Record]) -> list[Figure]:
     """The panels of `normalised_by_size` one by one, without the legend; none for fewer than two sizes."""
-    return [_alone(draw) for draw in _size_draws(records)]
+    return [alone(draw) for draw in _size_draws(records)]
 
 
 def look_of(records: Sequence[Record]) -> dict[str, Look]:
@@ -85,7 +132,7 @@ def _regret_draws(records: Sequence[Record]) -> list[Draw]:
         def draw(axes: Axes) -> None:
             for record in group:
                 _curve(axes, record, look[line(record)])
-            _dress(axes, title, "steps", "cumulative regret")
+            dress(axes, title, "steps", "cumulative regret")
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
         return draw
@@ -103,7 +150,7 @@ def _size_draws(records: Sequence[Record]) -> list[Draw]:
                 by_line.setdefault(line(record), []).append(record)
             for name, own in by_line.items():
                 _sizes(axes, sorted(own, key=lambda record: record["size"]), look[name])
-            _dress(axes, title, "size", "normalised regret")
+            dress(axes, title, "size", "normalised regret")
             axes.set_xticks(_ticks({record["size"] for record in group}))
 
         return draw
@@ -113,34 +160,47 @@ def _size_draws(records: Sequence[Record]) -> list[Draw]:
 
 def _curve(axes: Axes, record: Record, look: Look) -> None:
     steps, mean, low, high = (np.array(record["curve"][name], dtype=float) for name in ("steps", "mean", "low", "high"))
-    if len(steps) == 0:
+    band(axes, steps, mean, low, high, look)
+
+
+def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, look: Look) -> None:
+    """A line with the interval around it."""
+    if len(x) == 0:
         return
-    shown = np.unique(np.linspace(0, len(steps) - 1, _POINTS).round().astype(int))
-    steps, mean, low, high = steps[shown], mean[shown], low[shown], high[shown]
-    axes.fill_between(steps, low, high, color=look.colour, alpha=look.band, linewidth=0, zorder=look.order - 10)
-    axes.plot(steps, mean, **_stroke(look))
+    shown = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(int))
+    x, mean, low, high = x[shown], mean[shown], low[shown], high[shown]
+    axes.fill_between(x, low, high, color=look.colour, alpha=look.band, linewidth=0, zorder=look.order - 10)
+    axes.plot(x, mean, marker=_dot(len(x)), markersize=5, **stroke(look))
 
 
 def _sizes(axes: Axes, records: list[Record], look: Look) -> None:
     found = [(record["size"], estimate(record["normalised_regret"])) for record in records]
     points = [(size, each.mean, each.low, each.high) for size, each in found if each.mean is not None]
     size, mean, low, high = np.array(points, dtype=float).reshape(-1, 4).T
-    axes.plot(size, mean, marker="o", markersize=2 + 1.2 * look.width, markeredgewidth=0, **_stroke(look))
+    axes.plot(size, mean, marker="o", markersize=2 + 1.2 * look.width, markeredgewidth=0, **stroke(look))
     axes.vlines(size, low, high, color=look.colour, linewidth=0.7 * look.width, alpha=0.6, zorder=look.order)
 
 
-def _stroke(look: Look) -> dict[str, Any]:
+def _dot(points: int) -> str:
+    """The marker of a line: a single point would be invisible without."""
+    return "o" if points == 1 else ""
+
+
+def stroke(look: Look) -> dict[str, Any]:
+    """A look in matplotlib's words."""
     dashes = (0, look.dashes) if look.dashes else "solid"
     return {"color": look.colour, "linestyle": dashes, "linewidth": look.width, "zorder": look.order}
 
 
-def _dress(axes: Axes, title: str, x: str, y: str) -> None:
+def dress(axes: Axes, title: str, x: str, y: str, *, zero: bool = True) -> None:
+    """Names and ticks; `zero` is for what is read from zero, as regret is."""
     axes.set_title(style.plain(title))
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(axis="x", visible=False)
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(low, 0.0), max(high, 0.0))  # regret is read from zero
+    if zero:
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, 0.0), max(high, 0.0))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
@@ -152,14 +212,15 @@ def _ticks(sizes: set[int]) -> list[int]:
     return ordered[:: math.ceil(len(ordered) / 8)]
 
 
-def _alone(draw: Draw) -> Figure:
+def alone(draw: Draw) -> Figure:
+    """One panel without a legend."""
     with style.house():
         figure = Figure(figsize=_PANEL, layout="constrained")
         draw(figure.add_subplot())
     return figure
 
 
-def _together(draws: list[Draw], look: Mapping[str, Look]) -> Figure:
+def together(draws: list[Draw], look: Mapping[str, Look]) -> Figure:
     """All panels in a grid under one legend."""
     names = [style.plain(name) for name in look]
     columns = {1: 1, 2: 2, 4: 2}.get(len(draws), 3)
@@ -173,7 +234,7 @@ def _together(draws: list[Draw], look: Mapping[str, Look]) -> Figure:
         figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
         for place, draw in enumerate(draws, start=1):
             draw(figure.add_subplot(rows, columns, place))
-        handles = [Line2D([], [], **_stroke(each)) for each in look.values()]
+        handles = [Line2D([], [], **stroke(each)) for each in look.values()]
         if handles:
             figure.legend(handles, names, loc="outside upper center", ncols=min(per_row, len(names)))
     return figure

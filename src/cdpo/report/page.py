@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from cdpo.errors import UserError, unknown
-from cdpo.report import tabular
+from cdpo.report import tabular, training
 from cdpo.report.markup import Markup, join, tag
 from cdpo.runs import RunFolder, write_atomic
 
@@ -22,7 +22,10 @@ class Kind:
 
 
 # By the `kind` in a run's configuration.
-KINDS = {"tabular": Kind(tabular.section, tabular.comparison, tabular.write_figures, tabular.NOTES)}
+KINDS = {
+    "tabular": Kind(tabular.section, tabular.comparison, tabular.write_figures, tabular.NOTES),
+    "train": Kind(training.section, training.comparison, training.write_figures, training.NOTES),
+}
 
 # The reader's browser enforces what the first line of this file promises.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -5,7 +5,7 @@ import io
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib import style as mpl_style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -126,6 +126,11 @@ def looks(agents: Mapping[str, str]) -> dict[str, Look]:
         seen[agent] = variant + 1
         found[line] = _look(agent, strangers, variant)
     return found
+
+
+def faint(look: Look) -> Look:
+    """The look of a single seed behind the mean: thin, pale and below everything."""
+    return replace(look, colour=_mix(look.colour, "#ffffff", 0.5), width=0.9, band=0.0, order=2)
 
 
 def plain(text: str) -> str:

@@ -73,8 +73,8 @@ class Solver(Protocol):
     def begin(self, policy: Policy, models: int, key: Array) -> Any:
         """The state that survives updates, iterations and checkpoints."""
 
-    def renormalised(self, state: Any, old: Policy, new: Policy) -> Any:
-        """The same state after the policy's normaliser changed."""
+    def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
+        """The same state after the policy's normaliser changed and rewards are of the size `reward`."""
 
     def __call__(
         self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: Any, key: Array

@@ -68,9 +68,9 @@ class Dyna(NamedTuple):
         """The learner's state."""
         return self.learner.begin(policy, models, key)
 
-    def renormalised(self, state: Any, old: Policy, new: Policy) -> Any:
-        """The same state after the policy's normaliser changed."""
-        return self.learner.renormalised(state, old, new)
+    def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
+        """The same state after the policy's normaliser changed and rewards are of the size `reward`."""
+        return self.learner.renormalised(state, old, new, reward)
 
     def __call__(
         self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: Any, key: Array

@@ -14,7 +14,7 @@ from cdpo.tasks import Task
 
 _LOG_DEVIATION = (-5.0, 1.0)
 # Of the mean before squashing: tanh(2.5) is 0.987, and its slope not yet lost. Without a limit the entropy of actions
-# that saturate falls without bound, as in a good swing-up, and the weight that fights it grows until it ruins the policy.
+# that saturate, as those of a good swing-up do, falls without bound.
 _REACH = 2.5
 
 

@@ -55,6 +55,7 @@ class SACState(NamedTuple):
 
     critics: MLP  # leading axes [models, 2]
     targets: MLP
+    scale: Array  # of rewards: critics see them divided by it
     rewards: Array  # [2], the least and the largest mean reward of a step seen so far, zero among them
     log_temperature: Array
     log_multiplier: Array
@@ -82,6 +83,7 @@ class SAC:
         return SACState(
             critics,
             critics,
+            jnp.ones(()),
             jnp.zeros(2),
             log_temperature,
             jnp.zeros(()),
@@ -90,10 +92,16 @@ class SAC:
             self._temperature.init(log_temperature),
         )
 
-    def renormalised(self, state: SACState, old: Policy, new: Policy) -> SACState:
-        """The same values after the policy's normaliser changed."""
-        critics, targets = (rescale_inputs(net, old.inputs, new.inputs) for net in (state.critics, state.targets))
-        return state._replace(critics=critics, targets=targets)
+    def renormalised(self, state: SACState, old: Policy, new: Policy, reward: Array) -> SACState:
+        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
+        scale = jnp.maximum(reward, 1.0)
+
+        def same(net: MLP) -> MLP:
+            net = rescale_inputs(net, old.inputs, new.inputs)
+            last = jax.tree.map(lambda leaf: leaf * state.scale / scale, (net.weights[-1], net.biases[-1]))
+            return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), net, last)
+
+        return state._replace(critics=same(state.critics), targets=same(state.targets), scale=scale)
 
     def update(
         self, policy: Policy, state: SACState, batch: Experience, objective: Objective, key: Array
@@ -104,7 +112,8 @@ class SAC:
         first, second = jax.random.split(key)
         temperature = jnp.exp(state.log_temperature)
         rewards = reward_range(state.rewards, batch, objective.discount)
-        bounds = rewards / (1 - objective.discount)
+        bounds = rewards / (1 - objective.discount) / state.scale
+        batch = batch._replace(reward=batch.reward / state.scale)
         target = bellman_target(policy, state.targets, batch, temperature, bounds, first)
 
         def critic_loss(critics: MLP) -> tuple[Array, Array]:
@@ -143,6 +152,7 @@ class SAC:
         state = SACState(
             critics,
             targets,
+            state.scale,
             rewards,
             log_temperature,
             jnp.clip(state.log_multiplier + step, -7.0, 14.0),
@@ -152,7 +162,7 @@ class SAC:
         )
         metrics = {
             "critic_loss": loss,
-            "value": value,
+            "value": value * state.scale,
             "log_deviation": noise,
             "temperature": temperature,
             "multiplier": multiplier,

@@ -46,5 +46,9 @@ def on_threads(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any
     """`function` of each item, as many at a time as there are cores; results in order."""
     if len(items) == 1:
         return [function(items[0])]
-    with ThreadPoolExecutor(max_workers=min(len(items), os.cpu_count() or 1)) as pool:
+    pool = ThreadPoolExecutor(max_workers=min(len(items), os.cpu_count() or 1))
+    try:
         return list(pool.map(function, items))
+    finally:
+        # Interrupted, what has begun is awaited and what has not is dropped.
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -4,9 +4,8 @@ episode 0       uniform actions
 episode t       learn from all episodes before (cdpo.agents), then act by pi_t, and evaluate it
 """
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,19 +15,19 @@ import numpy as np
 from jax import Array
 
 from cdpo.agents import Mind
-from cdpo.dynamics.replay import Replay
+from cdpo.dynamics.replay import FIRST_CAPACITY, Replay
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
 from cdpo.tasks.base import Environment
 from cdpo.training.collect import Episode, evaluation, initial_states, training_episode
-from cdpo.training.lanes import chunks_of, on_threads, over_lanes, stack
+from cdpo.training.lanes import chunks_of, join, on_threads, over_lanes, stack
 from cdpo.training.settings import Settings
 
 Record = dict[str, Any]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Pupil:
     """What the host knows of one seed."""
 
@@ -68,7 +67,7 @@ class Trainer:
         self._learn = over_lanes(self.agent.learn)
         self._judge = over_lanes(self.agent.judge)
         self._append = over_lanes(jax.jit(Replay.append))
-        self._first_bad = over_lanes(jax.jit(_finite_parts))
+        self._finite_parts = over_lanes(jax.jit(_finite_parts))
         self.chunks = on_threads(self._begin, chunks_of(seeds))
 
     @property
@@ -81,16 +80,19 @@ class Trainer:
         """Whether any seed is left."""
         return any(pupil.stopped is None for pupil in self.pupils)
 
-    def advance(self, *, evaluate: bool = False) -> Lived:
-        """One more episode of every seed that goes on; `evaluate` asks for an evaluation out of turn."""
-        began = time.monotonic()
-        evaluate = evaluate or self.episode % self.settings.loop.evaluate == 0
+    def advance(self, *, last: bool = False) -> Lived:
+        """One more episode of every seed that goes on; the `last` of a run is evaluated in any case.
+
+        It is all or nothing: interrupted, the trainer is as it was before.
+        """
+        evaluate = last or self.episode % self.settings.loop.evaluate == 0
         results = on_threads(lambda chunk: self._advance(chunk, evaluate), self.chunks)
         self.chunks = [chunk for chunk, _ in results]
         self.episode += 1
-        wall = round(time.monotonic() - began, 3)
-        records = [{**record, "wall_s": wall} for _, lived in results for record in lived.records]
-        return Lived(records, [rows for _, lived in results for rows in lived.rows])
+        return Lived(
+            [record for _, lived in results for record in lived.records],
+            [rows for _, lived in results for rows in lived.rows],
+        )
 
     def policy(self, index: int) -> HostPolicy:
         """The acting policy of the seed at `index`, on the host."""
@@ -101,43 +103,79 @@ class Trainer:
         chunk, lane = [(chunk, lane) for chunk in self.chunks for lane in range(len(chunk.pupils))][index]
         return jax.tree.map(lambda leaf: leaf[lane], chunk.mind)
 
+    def minds(self) -> Mind:
+        """What all seeds have learned, with a leading axis of seeds."""
+        return join([chunk.mind for chunk in self.chunks])
+
+    def restore(self, episode: int, minds: Mind, rows: Sequence[np.ndarray], pupils: Sequence[Record]) -> None:
+        """Go on before `episode`: `minds` as `minds()` gave them, and the rows and the state of each seed."""
+        first = 0
+        for number, chunk in enumerate(self.chunks):
+            here = slice(first, first + len(chunk.pupils))
+            first = here.stop
+            replay = self._filled(chunk.replay, rows[here])
+            mind = jax.tree.map(lambda leaf, here=here: leaf[here], minds)
+            known = [
+                replace(pupil, steps=told["steps"], evaluated=told["evaluated"], stopped=told["stopped"])
+                for pupil, told in zip(chunk.pupils, pupils[here], strict=True)
+            ]
+            self.chunks[number] = chunk._replace(pupils=known, mind=mind, replay=replay)
+        self.episode = episode
+
+    def _filled(self, replay: Replay, rows: Sequence[np.ndarray]) -> Replay:
+        """A replay that holds the rows of each lane."""
+        capacity = self._capacity(max(len(each) for each in rows))
+        filled = np.zeros((len(rows), capacity, replay.rows.shape[-1]), np.float32)
+        for lane, each in enumerate(rows):
+            filled[lane, : len(each)] = each
+        sizes = np.array([len(each) for each in rows], np.int32)
+        return eqx.tree_at(lambda r: (r.rows, r.size), replay, (jnp.array(filled), jnp.array(sizes)))
+
+    def _capacity(self, size: int) -> int:
+        """Room for one more episode. It follows from the size alone: a resumed run has the arrays it had before."""
+        capacity = FIRST_CAPACITY
+        while size + self.task.horizon > capacity:
+            capacity *= 2
+        return capacity
+
     def _begin(self, seeds: list[int]) -> Chunk:
         pupils = [Pupil(seed, self.task.make()) for seed in seeds]
         keys = [jax.random.fold_in(jax.random.key(0), seed) for seed in seeds]
         hidden = self.settings.sac.hidden
         minds = [self.agent.begin(hidden, jax.random.fold_in(key, 2)) for key in keys]
         initial = np.stack([initial_states(pupil.environment, pupil.seed) for pupil in pupils])
-        empty = Replay.empty(self.task.observations, self.task.actions)
+        empty = Replay.empty(self.task.observations, self.task.actions, self._capacity(0))
         chunk = Chunk(pupils, jnp.stack(keys), jnp.array(initial), stack(minds), stack([empty] * len(seeds)))
         # Numbers that came from Python are of weaker type than what programs return, and would compile them twice.
         return chunk._replace(mind=jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), chunk.mind))
 
     def _advance(self, chunk: Chunk, evaluate: bool) -> tuple[Chunk, Lived]:
         """Learn, act, remember."""
-        if all(pupil.stopped is not None for pupil in chunk.pupils):
+        if not _going(chunk):
             return chunk, Lived([], [None] * len(chunk.pupils))
-        mind: Mind = chunk.mind
         metrics: dict[str, np.ndarray] = {}
         if self.episode > 0:
-            mind, metrics = self._learned(chunk)
-        acting = {lane: self._host_policy(mind, lane) for lane in self._going(chunk)}
+            chunk, metrics = self._learned(chunk)
+        acting = {lane: self._host_policy(chunk.mind, lane) for lane in _going(chunk)}
         episodes = {lane: self._live(chunk.pupils[lane], policy) for lane, policy in acting.items()}
         for lane, lived in episodes.items():
             if not np.isfinite(lived.rows).all():
-                chunk.pupils[lane].stopped = f"data of episode {self.episode}"
-        lanes = self._going(chunk)
+                chunk = _stopped(chunk, lane, f"the data of episode {self.episode}")
+        lanes = _going(chunk)
         replay = self._remember(chunk.replay, {lane: episodes[lane].rows for lane in lanes})
         if self.episode > 0 and lanes:
             counts = [len(episodes[lane].rows) if lane in lanes else 1 for lane in range(len(chunk.pupils))]
-            metrics |= jax.device_get(self._judge(mind.belief, replay, jnp.array(counts, jnp.int32)))
-        records = [
-            self._record(chunk.pupils[lane], episodes[lane], acting[lane], evaluate, _lane(metrics, lane))
-            for lane in lanes
-        ]
-        rows = [episodes[lane].rows if lane in lanes else None for lane in range(len(chunk.pupils))]
-        return chunk._replace(mind=mind, replay=replay), Lived(records, rows)
+            metrics |= jax.device_get(self._judge(chunk.mind.belief, replay, jnp.array(counts, jnp.int32)))
+        pupils, records = list(chunk.pupils), []
+        for lane in lanes:
+            pupils[lane], record = self._record(
+                pupils[lane], episodes[lane], acting[lane], evaluate, _lane(metrics, lane)
+            )
+            records.append(record)
+        rows = [episodes[lane].rows if lane in lanes else None for lane in range(len(pupils))]
+        return chunk._replace(pupils=pupils, replay=replay), Lived(records, rows)
 
-    def _learned(self, chunk: Chunk) -> tuple[Mind, dict[str, np.ndarray]]:
+    def _learned(self, chunk: Chunk) -> tuple[Chunk, dict[str, np.ndarray]]:
         """After one iteration; a seed whose numbers turned bad keeps what it had, and stops."""
         width = len(chunk.pupils)
         weights = jnp.array([self.settings.dyna.initial, self.settings.dyna.visited, self.settings.dyna.broad])
@@ -145,19 +183,19 @@ class Trainer:
         starts = Starts(chunk.initial, chunk.replay, blank, blank, jnp.tile(weights, (width, 1)))
         iteration = jnp.full(width, self.episode, jnp.int32)
         mind, metrics = self._learn(chunk.mind, chunk.replay, starts, iteration, chunk.keys)
-        finite, metrics = jax.device_get((self._first_bad(mind), metrics))
-        bad = [False] * width
-        for lane in self._going(chunk):
+        finite, metrics = jax.device_get((self._finite_parts(mind), metrics))
+        bad = np.zeros(width, bool)
+        for lane in _going(chunk):
             broken = [name for name, good in finite.items() if not good[lane]]
             if broken:
-                chunk.pupils[lane].stopped = f"{broken[0]} in iteration {self.episode}"
+                chunk = _stopped(chunk, lane, f"the {broken[0]} in iteration {self.episode}")
                 bad[lane] = True
-        if any(bad):
+        if bad.any():
             kept = jnp.array(bad)
             mind = jax.tree.map(
                 lambda old, new: jnp.where(kept.reshape(-1, *(1,) * (new.ndim - 1)), old, new), chunk.mind, mind
             )
-        return mind, metrics
+        return chunk._replace(mind=mind), metrics
 
     def _live(self, pupil: Pupil, policy: HostPolicy | None) -> Episode:
         return training_episode(pupil.environment, self.task, policy, pupil.seed, self.episode)
@@ -166,32 +204,32 @@ class Trainer:
         return HostPolicy(jax.tree.map(lambda leaf: leaf[lane], mind.policy)) if self.episode > 0 else None
 
     def _remember(self, replay: Replay, rows: dict[int, np.ndarray]) -> Replay:
-        """With the rows of some lanes; the buffer doubles for all lanes when one of them is full."""
+        """With the rows of some lanes; when one of them is full, the buffer grows for all."""
         width, capacity, columns = replay.rows.shape
-        fullest = int(jnp.max(replay.size))
-        while fullest + self.task.horizon > capacity:
-            more = jnp.zeros((width, capacity, columns))
-            replay = eqx.tree_at(lambda r: r.rows, replay, jnp.concatenate([replay.rows, more], axis=1))
-            capacity *= 2
         padded = np.zeros((width, self.task.horizon, columns), np.float32)
         counts = np.zeros(width, np.int32)
         for lane, new in rows.items():
             padded[lane, : len(new)] = new
             counts[lane] = len(new)
-        return self._append(replay, jnp.array(padded), jnp.array(counts))
+        replay = self._append(replay, jnp.array(padded), jnp.array(counts))
+        missing = self._capacity(int(jnp.max(replay.size))) - capacity
+        if missing > 0:
+            more = jnp.zeros((width, missing, columns))
+            replay = eqx.tree_at(lambda r: r.rows, replay, jnp.concatenate([replay.rows, more], axis=1))
+        return replay
 
     def _record(
         self, pupil: Pupil, episode: Episode, policy: HostPolicy | None, evaluate: bool, metrics: Record
-    ) -> Record:
-        pupil.steps += len(episode.rows)
+    ) -> tuple[Pupil, Record]:
+        pupil = replace(pupil, steps=pupil.steps + len(episode.rows))
         result = change = None
         if evaluate and policy is not None:
             count = self.settings.loop.evaluation_episodes
             returns = evaluation(pupil.environment, self.task, policy, pupil.seed, self.episode, count)
             result = float(np.mean(returns))
             change = None if pupil.evaluated is None else result - pupil.evaluated
-            pupil.evaluated = result
-        return {
+            pupil = replace(pupil, evaluated=result)
+        return pupil, {
             "seed": pupil.seed,
             "episode": self.episode,
             "env_steps": pupil.steps,
@@ -203,8 +241,16 @@ class Trainer:
             **metrics,
         }
 
-    def _going(self, chunk: Chunk) -> list[int]:
-        return [lane for lane, pupil in enumerate(chunk.pupils) if pupil.stopped is None]
+
+def _going(chunk: Chunk) -> list[int]:
+    return [lane for lane, pupil in enumerate(chunk.pupils) if pupil.stopped is None]
+
+
+def _stopped(chunk: Chunk, lane: int, where: str) -> Chunk:
+    """Without the seed of one lane."""
+    pupils = list(chunk.pupils)
+    pupils[lane] = replace(pupils[lane], stopped=f"{where}: not a finite number")
+    return chunk._replace(pupils=pupils)
 
 
 def _lane(metrics: dict[str, np.ndarray], lane: int) -> Record:
@@ -219,8 +265,8 @@ def _finite_parts(mind: Mind) -> dict[str, Array]:
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
     return {
-        "the model": finite(mind.belief.ensemble),
-        "the calibration": finite(mind.belief.calibration),
-        "the solver's state": finite(mind.solver_state),
-        "the policy": finite(mind.policy),
+        "model": finite(mind.belief.ensemble),
+        "calibration": finite(mind.belief.calibration),
+        "solver's state": finite(mind.solver_state),
+        "policy": finite(mind.policy),
     }
