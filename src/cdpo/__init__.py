@@ -2,18 +2,32 @@
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from cdpo import tasks as tasks  # registers cdpo/... with Gymnasium, and imports no more than that
+
+if TYPE_CHECKING:
+    from cdpo import tabular as tabular
+    from cdpo.api import CDPO as CDPO
+    from cdpo.api import HUCRL as HUCRL
+    from cdpo.api import PSRL as PSRL
+    from cdpo.api import Greedy as Greedy
+    from cdpo.api import load as load
 
 try:
     __version__ = version("cdpo")
 except PackageNotFoundError:  # run from the sources, without an install
     __version__ = "0+unknown"
 
-__all__ = ["__version__", "tabular"]
+_AGENTS = ("CDPO", "HUCRL", "PSRL", "Greedy", "load")
+
+__all__ = ["CDPO", "HUCRL", "PSRL", "Greedy", "__version__", "load", "tabular", "tasks"]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Parts are imported when first used: `import cdpo` alone does not wait for JAX."""
     if name == "tabular":
         return importlib.import_module("cdpo.tabular")
+    if name in _AGENTS:
+        return getattr(importlib.import_module("cdpo.api"), name)
     raise AttributeError(f"module 'cdpo' has no attribute {name!r}")

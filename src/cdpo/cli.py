@@ -38,7 +38,7 @@ def usage() -> str:
         "  cdpo COMMAND --help   the options of a command",
         "  cdpo --version        versions, for a bug report",
     ]
-    lines += ["", "A first run: cdpo tabular --env chain --size 8 --agents cdpo psrl --seeds 10 --out runs/first"]
+    lines += ["", "A first run: cdpo train inverted-pendulum --seeds 2 --episodes 8 --out runs/first"]
     return "\n".join(lines)
 
 
@@ -55,6 +55,9 @@ def parse(words: Sequence[str]) -> Command:
         # tyro explains itself in boxes of several lines; they are folded into one.
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(complaint):
             command, left = tyro.cli(kind, args=rest, prog=f"cdpo {name}", return_unknown_args=True)
+            if hasattr(command, "with_preset") and not left:
+                # Settings that were not typed come from the preset that was.
+                command = tyro.cli(kind, args=rest, prog=f"cdpo {name}", default=command.with_preset())
     except SystemExit:
         raise UserError(f"{_folded(complaint.getvalue())}; see cdpo {name} --help") from None
     if left:
@@ -121,13 +124,12 @@ def _run(words: list[str]) -> int:
     try:
         command = parse(words)
         _keep_compiled_programs()
-        command.run(words)
+        return command.run(words) or 0
     except UserError as error:
         print(f"cdpo: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-    return 0
 
 
 def _keep_compiled_programs() -> None:

@@ -49,11 +49,12 @@ def _linear_ensemble(task, rng, heads=3, *, gaussian=False, inputs=None, targets
     )
 
 
-def _believe(task, ensemble, scale=1.0, noise=0.0, low=-1e3, high=1e3):
+def _believe(task, ensemble, scale=1.0, noise=0.0, rewards=(-1e3, 1e3)):
+    """With a calibration, and states in a range that does not matter."""
     outputs = ensemble.targets.mean.shape[0]
-    vector = lambda value, size: jnp.broadcast_to(jnp.asarray(value, jnp.float32), size)  # noqa: E731
-    calibration = Calibration(vector(scale, outputs), vector(noise, outputs))
-    return Belief(ensemble, calibration, vector(low, task.observations), vector(high, task.observations), task)
+    vector = lambda value: jnp.broadcast_to(jnp.asarray(value, jnp.float32), outputs)  # noqa: E731
+    range_ = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, task.observations))
+    return Belief(ensemble, Calibration(vector(scale), vector(noise)), range_, jnp.array(rewards), task)
 
 
 @pytest.fixture(scope="session")

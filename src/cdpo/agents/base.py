@@ -28,7 +28,8 @@ from cdpo.solvers.rollouts import Outlook, look_ahead
 from cdpo.tasks import Task
 
 JUDGED = 512  # states at which models and policies are compared
-_PARTICLES = 64  # rollouts behind each set of such states
+_VISITED = 2048  # states that stand for the visitation of a policy
+_PARTICLES = 128  # rollouts behind them
 _NEGLIGIBLE = 0.05  # discounted weight at which imagined episodes are cut
 
 
@@ -110,7 +111,7 @@ class Bench:
     def solve(self, policy: Policy, models: ModelSet, trust: Trust | None = None, *, as_: str) -> Policy:
         """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`."""
         number = len(self.metrics)
-        trust = Trust.off(policy, JUDGED) if trust is None else trust
+        trust = Trust.off(policy, _VISITED) if trust is None else trust
         policy, self._state, metrics = self._agent.solve(
             policy, models, trust, self._starts, self._state, self.fold(100 + number)
         )
@@ -118,7 +119,7 @@ class Bench:
         return policy
 
     def look(self, policy: Policy, model: ModelSet) -> Outlook:
-        """The policy's value under the first of the models, and two sets of states that it visits there.
+        """The policy's value under the first of the models, and three sets of states that it visits there.
 
         The key is common: two policies are compared on the same noise.
         """
@@ -218,9 +219,9 @@ class Agent:
             key,
             discount=self.discount,
             horizon=self._horizon,
-            particles=2 * _PARTICLES,
-            sets=2,
-            states=JUDGED,
+            particles=3 * _PARTICLES,
+            sets=3,
+            states=_VISITED,
         )
 
     def _ledger(self, last: Policy, plan: Plan, bench: Bench) -> Metrics:
@@ -229,8 +230,7 @@ class Agent:
         seen = bench.look(plan.reference, plan.model) if plan.outlook is None else plan.outlook
         entry = {"value_last": value_last, "value_q": seen.value, "improvement": seen.value - value_last}
         if plan.trust is not None:
-            fresh = eqx.tree_at(lambda t: t.states, plan.trust, seen.states[1])
-            spent = fresh.spent(plan.policy)
+            spent = plan.trust.spent(plan.policy, seen.states[2])
             entry |= {
                 "kl_bound": plan.trust.bound,
                 "kl_spent": spent,

@@ -50,7 +50,9 @@ class CDPO(Rule):
             return Plan(q, q, reference, memory)
         models = sampled_models(bench.belief, self.models, self.sampling, bench.fold(1))
         outlook = bench.look(q, reference)
-        trust = Trust(q, outlook.states[0], self._bound(bench.iteration), jnp.asarray(self.schedule != "none"))
+        watched, checked, _ = outlook.states
+        active = jnp.asarray(self.schedule != "none")
+        trust = Trust(q, watched, checked, self._bound(bench.iteration), active)
         policy = bench.solve(q, models, trust, as_="pi")
         return Plan(policy, q, reference, memory, trust, outlook)
 

@@ -130,7 +130,7 @@ def looks(agents: Mapping[str, str]) -> dict[str, Look]:
 
 def faint(look: Look) -> Look:
     """The look of a single seed behind the mean: thin, pale and below everything."""
-    return replace(look, colour=_mix(look.colour, "#ffffff", 0.5), width=0.9, band=0.0, order=2)
+    return replace(look, dashes=_SOLID, colour=_mix(look.colour, "#ffffff", 0.5), width=0.9, band=0.0, order=2)
 
 
 def plain(text: str) -> str:

@@ -20,7 +20,7 @@ from cdpo.runs import RunFolder
 
 _LAST = 3  # evaluations whose mean is the final evaluation
 _TOLERATED = 1.1  # of the bound of the trust region; what was spent is an estimate
-_STOPPED = "stopped by"  # the only column of words
+_STOPPED = "stopped"  # the only column of words
 _LARGEST = 1e30  # beyond, a number has diverged and no axis can show it
 
 _TRAINING = Look("#a3a3a3", (), 1.0, 0.0, 1)
@@ -47,10 +47,11 @@ NOTES = (
     "Of training runs: returns are not discounted, and higher is better. An evaluation is the mean return of several "
     "deterministic episodes; the final evaluation of a seed is the mean of its last three. The interquartile mean "
     "leaves out the lowest and the highest quarter of the seeds; brackets and bands are 95% bootstrap intervals over "
-    "seeds. A seed that was stopped by bad numbers counts with the evaluations that it had. Seeds are trained side by "
-    "side, so that their times overlap. Δ(t) is what the referential update gained over the last policy, in discounted "
-    "value and by the judgement of the reference model; the realised change is that of the evaluation return. Errors "
-    "and movements of models are root mean squares in standard deviations of what is predicted."
+    "seeds. A seed that was stopped by bad numbers counts with the evaluations that it had. Episode 0 acts at random. "
+    "Seeds are trained side by side, and a seed's time is that of the run up to its last episode. Δ(t) is what the "
+    "referential update gained over the last policy, in discounted value and by the judgement of the reference model; "
+    "the realised change is that of the evaluation return. Errors and movements of models are root mean squares in "
+    "standard deviations of what is predicted."
 )
 
 
@@ -91,8 +92,10 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
-        return bool(self.summary)
+        """Whether the run has come to its end; a summary that tells of fewer episodes is from before it went on."""
+        returns = self.summary.get("returns")
+        told = sum(len(each) for each in returns if isinstance(each, list)) if isinstance(returns, list) else None
+        return bool(self.summary) and (told is None or told >= len(self.lines))
 
     @property
     def seeds(self) -> list[int]:
@@ -179,14 +182,14 @@ def comparison(folders: Mapping[str, RunFolder]) -> Markup:
     if not shared:
         return Markup("")
     runs = [run for group in shared.values() for run in group.values()]
-    look = style.looks({label: run.agent for group in shared.values() for label, run in group.items()})
+    agents = {label: run.agent for group in shared.values() for label, run in group.items()}
+    # A line that goes by its agent alone has the agent's own look, whatever else is shown.
+    found = style.looks(dict(sorted(agents.items(), key=lambda pair: pair[0] != agent_label(pair[1]))))
+    look = {label: found[label] for label in agents}
     panels = [panel for task, group in shared.items() if (panel := _overlay(task, group, look)) is not None]
-    uneven = any(len({_most_steps(run) for run in group.values()}) > 1 for group in shared.values())
+    uneven = any(len({run.episodes[-1] for run in group.values()}) > 1 for group in shared.values())
     notes = [
-        "The curves go as far as each run went; the final evaluations are those of different numbers of environment "
-        "steps and not comparable as they stand. "
-        if uneven
-        else "",
+        "Some went further than others, so that final evaluations do not compare like with like. " if uneven else "",
         "Some of the runs are not finished." if not all(run.finished for run in runs) else "",
     ]
     caption = "Evaluation return: mean over seeds, and its 95% bootstrap interval as a band."
@@ -292,6 +295,7 @@ def _calibration(run: Run) -> Picture | None:
         "How often the truth falls inside the model's intervals, on transitions held out from training and on the "
         "episode that followed. Above the grey line the model is too careful, below it too sure."
     )
+    caption += " The factor multiplies the spread of the ensemble; at 1 it stays as it is." if scale else ""
     return Picture("calibration", caption, legend | {"as it should be": GREY}, panels, rows)
 
 
@@ -365,8 +369,10 @@ def _swatch(look: Look) -> Markup:
 
 
 def _outline(run: Run) -> dict[str, str]:
-    seeds, done, planned = run.seeds, len(run.episodes), run.config.get("episodes")
-    episodes = f"{done} of {planned}" if not run.finished and _is_count(planned) else f"{done:,}"
+    seeds, planned = run.seeds, run.config.get("episodes")
+    episodes = f"0 to {run.episodes[-1]:,}" if run.episodes else "none"
+    if not run.finished and _is_count(planned):
+        episodes += f" of {planned:,}"
     span = f" ({seeds[0]} to {seeds[-1]})" if len(seeds) > 1 else f" ({seeds[0]})" if seeds else ""
     final = tables.interquartile(_finals(run))
     about = {key: str(run.config[key]) for key in ("solver", "preset") if key in run.config}
@@ -390,7 +396,7 @@ def _notices(run: Run) -> Markup:
         command = tag("code", f"cdpo resume {shlex.quote(str(run.folder.path))}")
         found.append(tag("p", "This run is not finished. ", told, "To go on: ", command, class_="notice"))
     if run.stopped:
-        listed = "; ".join(f"seed {seed} by {why}" for seed, why in sorted(run.stopped.items()))
+        listed = "; ".join(f"seed {seed} ({why})" for seed, why in sorted(run.stopped.items()))
         found.append(tag("p", f"Stopped by bad numbers: {listed}.", class_="notice"))
     return join(found)
 
@@ -403,7 +409,7 @@ def _results(run: Run) -> Markup:
         "final evaluation": list(map(number, finals)),
         "best evaluation": list(map(number, bests)),
         "environment steps": [number(each) for each in _each(run.values("env_steps"), np.max)],
-        "time": [_duration(each) for each in _each(run.values("wall_s"), np.sum)],
+        "time": [_duration(each) for each in _each(run.values("wall_s"), np.max)],
     }
     means: list[str] = [_interval(tables.estimate(finals)), _interval(tables.estimate(bests)), "", ""]
     middles: list[str] = [_interval(tables.interquartile(finals)), _interval(tables.interquartile(bests)), "", ""]

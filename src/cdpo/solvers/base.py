@@ -17,11 +17,15 @@ Metrics = dict[str, Array]
 class Trust(eqx.Module):
     """Policies pi with E_{s ~ nu_q} KL(pi || q) <= bound, where states of nu_q are given.
 
+    A network learns to be near q where it is watched. So the states on which the multiplier watches it, and those on
+    which the end of an update is checked, come from different rollouts.
+
     Whether it is on is a value and not a shape: both updates of CDPO run the same compiled program.
     """
 
     centre: Policy  # q
-    states: Array  # [S, d], of q's own rollouts under the reference
+    watched: Array  # [S, d], of q's own rollouts under the reference
+    checked: Array  # [S, d]
     bound: Array  # []
     active: Array  # [], bool
 
@@ -29,11 +33,15 @@ class Trust(eqx.Module):
     def off(cls, policy: Policy, states: int) -> Self:
         """No constraint, in the shape of one with that many states."""
         blank = jnp.zeros((states, policy.task.observations))
-        return cls(policy, blank, jnp.ones(()), jnp.zeros((), bool))
+        return cls(policy, blank, blank, jnp.ones(()), jnp.zeros((), bool))
 
-    def spent(self, policy: Policy) -> Array:
-        """E KL(policy || q), [S] -> []."""
-        return jnp.mean(kl_divergence(policy(self.states), self.centre(self.states)))
+    def spent(self, policy: Policy, states: Array) -> Array:
+        """E KL(policy || q) over states [S, d]."""
+        return jnp.mean(kl_divergence(policy(states), self.centre(states)))
+
+    def some_watched(self, key: Array, count: int) -> Array:
+        """Some of the watched states, [count, d]."""
+        return self.watched[jax.random.randint(key, (count,), 0, self.watched.shape[0])]
 
 
 class Objective(NamedTuple):

@@ -17,6 +17,7 @@ from cdpo.solvers.rollouts import imagine
 from cdpo.solvers.sac import SAC
 
 _RETREATS = 16
+_MARGIN = 0.9  # of the bound: what is spent is measured on yet other states
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ class DynaSettings:
     """Times that new rollouts are made in one update."""
     kept: int = 4
     """Rounds whose rollouts are learned from: those of policies long past mislead returns of several steps."""
-    updates: int = 50
+    updates: int = 100
     """Gradient steps of the learner after each round."""
     particles: int = 32
     """Rollouts of each model in a round."""
     horizon: int = 40
     """Steps of a rollout."""
-    returns: int = 15
+    returns: int = 1
     """Imagined steps whose rewards are summed before a critic is asked; real transitions count one."""
     batch: int = 32
     """Transitions of each model in a gradient step."""
@@ -151,7 +152,8 @@ def step_back(policy: Policy, trust: Trust) -> tuple[Policy, Array]:
         return eqx.tree_at(lambda p: p.net, policy, net)
 
     shares = jnp.linspace(1.0, 0.0, _RETREATS + 1)
-    inside = jax.vmap(lambda share: trust.spent(between(share)))(shares) <= trust.bound
+    spent = jax.vmap(lambda share: trust.spent(between(share), trust.checked))(shares)
+    inside = spent <= _MARGIN * trust.bound
     share = jnp.where(trust.active, shares[jnp.argmax(inside.at[-1].set(True))], 1.0)
     # A share of one must give back the very same numbers.
     net = jax.tree.map(lambda moved, own: jnp.where(share == 1.0, own, moved), between(share).net, policy.net)

@@ -14,7 +14,9 @@ from cdpo.dynamics.networks import MLP, rescale_inputs
 from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError, check_choices
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.policy import Policy, kl_divergence
+from cdpo.solvers.policy import Policy
+
+_WATCHED = 128  # states of the trust region in a gradient step
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class SAC:
         """One gradient step of critics, policy, temperature and multiplier."""
         if self.settings.critic == "pooled":
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-        first, second = jax.random.split(key)
+        first, second, third = jax.random.split(key, 3)
         temperature = jnp.exp(state.log_temperature)
         rewards = reward_range(state.rewards, batch, objective.discount)
         bounds = rewards / (1 - objective.discount) / state.scale
@@ -125,13 +127,14 @@ class SAC:
         critics = eqx.apply_updates(state.critics, change)
 
         trust = objective.trust
+        watched = trust.some_watched(third, _WATCHED)
         multiplier = jnp.where(trust.active, jnp.exp(state.log_multiplier), 0.0)
 
         def policy_loss(net: MLP) -> tuple[Array, tuple[Array, Array]]:
             acting = eqx.tree_at(lambda p: p.net, policy, net)
             action, density = acting.sample(batch.observation, second)
             gain = jnp.min(values(critics, acting, batch.observation, action), axis=1)
-            spent = jnp.mean(kl_divergence(acting(trust.states), trust.centre(trust.states)))
+            spent = trust.spent(acting, watched)
             # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
             noise = jnp.mean(acting(batch.observation).log_deviation)
             return jnp.mean(temperature * density - gain) + multiplier * spent, (noise, spent)

@@ -103,6 +103,16 @@ class Trainer:
         chunk, lane = [(chunk, lane) for chunk in self.chunks for lane in range(len(chunk.pupils))][index]
         return jax.tree.map(lambda leaf: leaf[lane], chunk.mind)
 
+    @property
+    def row_width(self) -> int:
+        """Numbers in a row of the replay."""
+        return 2 * self.task.observations + self.task.actions + 2
+
+    def rows(self) -> list[np.ndarray]:
+        """All real transitions of each seed, in the order they were made."""
+        lanes = [(chunk.replay, lane) for chunk in self.chunks for lane in range(len(chunk.pupils))]
+        return [np.array(replay.rows[lane, : int(replay.size[lane])]) for replay, lane in lanes]
+
     def minds(self) -> Mind:
         """What all seeds have learned, with a leading axis of seeds."""
         return join([chunk.mind for chunk in self.chunks])

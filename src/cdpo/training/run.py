@@ -23,7 +23,8 @@ from cdpo.training.events import EventWriter
 from cdpo.training.loop import Lived, Record, Trainer
 from cdpo.training.store import Log, cut_file, flatten, load_arrays, restore, save_arrays
 
-_STATE = "state.npz"
+STATE = "state.npz"
+POLICY = "policy.npz"
 
 
 class Journal:
@@ -40,20 +41,14 @@ class Journal:
         self._wall = 0.0
         self._opened = time.monotonic()
         self._written = self._kept = 0  # episodes in the logs, and in the last checkpoint
-        width = 2 * trainer.task.observations + trainer.task.actions + 2
-        if self.has_checkpoint:
-            self._restore(width)
+        if (self._checkpoints / STATE).exists():
+            self._restore()
         else:
             for path in [*self._checkpoints.glob("*"), *folder.path.glob("events.out.*")]:
                 path.unlink()  # of a run that was killed before its first checkpoint
             cut_file(self._metrics, 0)
-        self._logs = [Log(self._log_path(pupil.seed), width) for pupil in trainer.pupils]
+        self._logs = [Log(self._log_path(pupil.seed), trainer.row_width) for pupil in trainer.pupils]
         self._events = EventWriter(folder.path)
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether there is something to go on from."""
-        return (self._checkpoints / _STATE).exists()
 
     @property
     def wall(self) -> float:
@@ -93,7 +88,7 @@ class Journal:
                 for p, log in zip(trainer.pupils, self._logs, strict=True)
             ],
         }
-        save_arrays(self._checkpoints / _STATE, flatten(trainer.minds()), meta)
+        save_arrays(self._checkpoints / STATE, flatten(trainer.minds()), meta)
         self._saved = time.monotonic()
         self._kept = trainer.episode
 
@@ -110,24 +105,51 @@ class Journal:
     def _log_path(self, seed: int) -> Path:
         return self._checkpoints / f"replay-{seed}.bin"
 
-    def _restore(self, width: int) -> None:
-        arrays, meta = load_arrays(self._checkpoints / _STATE)
-        minds = restore(self.trainer.minds(), arrays)
-        try:
-            pupils = {int(pupil["seed"]): pupil for pupil in meta["pupils"]}
-            if list(pupils) != [pupil.seed for pupil in self.trainer.pupils]:
-                raise UserError(f"{str(self.folder.path)!r} holds other seeds than its config.json says; start it anew")
-            rows = []
-            for seed, pupil in pupils.items():
-                Log.cut(self._log_path(seed), pupil["rows"])
-                rows.append(Log.read(self._log_path(seed), pupil["rows"], width))
-            cut_file(self._metrics, meta["metrics"])
-            cut_file(self.folder.path / EventWriter.NAME, meta["events"])
-            self.trainer.restore(meta["episode"], minds, rows, list(pupils.values()))
-            self._wall = float(meta["wall_s"])
-            self._written = self._kept = meta["episode"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"the checkpoint of {str(self.folder.path)!r} is of another kind of run") from error
+    def _restore(self) -> None:
+        counts = read_checkpoint(self.folder, self.trainer)
+        for pupil in counts["pupils"]:
+            Log.cut(self._log_path(pupil["seed"]), pupil["rows"])
+        cut_file(self._metrics, counts["metrics"])
+        cut_file(self.folder.path / EventWriter.NAME, counts["events"])
+        self._wall = counts["wall_s"]
+        self._written = self._kept = self.trainer.episode
+
+    def adopt(self, records: list[Record]) -> None:
+        """A trainer that has lived elsewhere, with its records."""
+        for log, rows in zip(self._logs, self.trainer.rows(), strict=True):
+            log.append(rows)
+        self.folder.extend(records)
+        self._written = self.trainer.episode
+        self.commit()
+
+
+def read_checkpoint(folder: RunFolder, trainer: Trainer) -> dict[str, Any]:
+    """Puts the state of a run into a fresh trainer of its kind; returns what the checkpoint counts."""
+    path = folder.path / "checkpoints"
+    arrays, meta = load_arrays(path / STATE)
+    misfit = UserError(f"the checkpoint of {str(folder.path)!r} does not fit its config.json; start it again elsewhere")
+    try:
+        pupils = [_told(pupil) for pupil in meta["pupils"]]
+        episode, wall = int(meta["episode"]), float(meta["wall_s"])
+        counts = {"metrics": int(meta["metrics"]), "events": int(meta["events"]), "pupils": pupils, "wall_s": wall}
+    except (KeyError, TypeError, ValueError) as error:
+        raise misfit from error
+    if [pupil["seed"] for pupil in pupils] != [pupil.seed for pupil in trainer.pupils]:
+        raise misfit
+    minds = restore(trainer.minds(), arrays)
+    width = trainer.row_width
+    rows = [Log.read(path / f"replay-{pupil['seed']}.bin", pupil["rows"], width) for pupil in pupils]
+    trainer.restore(episode, minds, rows, pupils)
+    return counts
+
+
+def _told(pupil: Any) -> Record:
+    evaluated, stopped = pupil["evaluated"], pupil["stopped"]
+    return {
+        **{name: int(pupil[name]) for name in ("seed", "steps", "rows")},
+        "evaluated": None if evaluated is None else float(evaluated),
+        "stopped": None if stopped is None else str(stopped),
+    }
 
 
 @contextlib.contextmanager

@@ -106,7 +106,12 @@ _PAPER: dict[str, dict[str, Any]] = {
 }
 
 # What differs from the defaults of the parts, found by measurement; see the results.
-_TASKS: dict[str, dict[str, dict[str, Any]]] = {}
+_SPARSE: dict[str, dict[str, Any]] = {"dyna": {"returns": 15}}
+_TASKS: dict[str, dict[str, dict[str, Any]]] = {
+    "pendulum-swingup": _SPARSE,
+    "pendulum-swingup-0.1": _SPARSE,
+    "pendulum-swingup-0.2": _SPARSE,
+}
 
 
 def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
@@ -115,7 +120,10 @@ def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
         raise unknown("agent", rule, RULES)
     start = Settings(rule=RULES[rule]())
     if name == "default":
-        return start.changed(**_TASKS.get(task.name, {}))
+        settings = start.changed(**_TASKS.get(task.name, {}))
+        if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
+            settings = settings.changed(dyna={"broad": 0.0})
+        return settings
     if name == "paper":
         return start.changed(**_PAPER)
     raise unknown("preset", name, PRESETS)

@@ -1,21 +1,18 @@
-"""The commands. Each is a frozen dataclass whose fields are its options, and whose `run` does the work."""
+"""`cdpo tabular`."""
 
-import contextlib
 import dataclasses
 import shlex
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
-import tyro
 
-from cdpo.errors import UserError, unknown
-from cdpo.experiments import FIGURES, reproduce
+from cdpo.commands.base import explained
+from cdpo.errors import UserError
 from cdpo.progress import Progress
-from cdpo.report import write_figures, write_report
+from cdpo.report import write_figures
 from cdpo.report.tables import estimate
 from cdpo.runs import RunFolder, check_free, hardware, versions
 from cdpo.tabular.agents import BQL, CDPO, MM, UBE, UCRL, Agent, QLearning
@@ -25,13 +22,6 @@ from cdpo.tabular.study import Cell, complete, default_steps, find_agents, find_
 
 _MOST = 10**9  # counts and their sums fit 32 bits
 _LARGEST = 1e30  # settings become 32-bit floats
-
-
-class Command(Protocol):
-    """What the dispatcher needs."""
-
-    def run(self, words: Sequence[str]) -> None:
-        """Do it; `words` is the command line as it was typed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,16 +129,6 @@ def finish_tabular(folder: RunFolder, cells: list[Cell]) -> None:
     print(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}")
 
 
-@contextlib.contextmanager
-def explained(go_on: str) -> Iterator[None]:
-    """Say on Ctrl-C that nothing finished is lost, and how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"interrupted; what has finished is kept, go on with: {go_on}", file=sys.stderr)
-        raise
-
-
 def _settings(command: Tabular) -> dict[str, Any]:
     settings = dataclasses.asdict(command)
     for name in ("env", "size", "agents", "seeds", "seed", "steps", "out"):
@@ -174,77 +154,3 @@ def _table(results: list[dict[str, Any]]) -> str:
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-
-
-@dataclasses.dataclass(frozen=True)
-class Resume:
-    """Go on with a run that was interrupted."""
-
-    folder: tyro.conf.Positional[Path]
-    """The run folder."""
-
-    def run(self, words: Sequence[str]) -> None:
-        """Run what is missing."""
-        folder = RunFolder.open(self.folder)
-        config = folder.config
-        if config.get("kind") != "tabular":
-            raise UserError(f"{str(self.folder)!r} is a run of kind {config.get('kind')!r}, which cannot be resumed")
-        if (folder.path / "summary.json").exists():
-            raise UserError(f"{str(self.folder)!r} has finished; there is nothing to go on with")
-        from cdpo.cli import parse
-
-        try:
-            typed = shlex.split(str(config.get("command")))[1:]
-        except ValueError:
-            typed = []
-        command = parse(typed) if typed[:1] == ["tabular"] else None
-        if not isinstance(command, Tabular):
-            raise UserError(f"{str(self.folder)!r} holds no tabular command in its config.json; run it again elsewhere")
-        finish_tabular(folder, command.cells())
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """Make one self-contained HTML page of one or several run folders."""
-
-    folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders."""
-    out: Path | None = None
-    """The page; report.html in the folder, or cdpo-report.html here for several, if not given."""
-
-    def run(self, words: Sequence[str]) -> None:
-        """Write the page and say where it is."""
-        if not self.folders:
-            raise UserError("no run folder is named; try: cdpo report runs/NAME")
-        print(write_report(list(self.folders), self.out))
-
-
-@dataclasses.dataclass(frozen=True)
-class Reproduce:
-    """Make a figure of the paper; without a name, list them."""
-
-    figure: tyro.conf.Positional[str] = ""
-    """Name of the figure."""
-    scale: Literal["smoke", "quick", "paper"] = "quick"
-    """smoke takes seconds, quick a minute or two, paper as long as it takes."""
-    out: Path | None = None
-    """Folder for figures and data; runs/FIGURE-SCALE if not given. What is finished there is not run again."""
-
-    def run(self, words: Sequence[str]) -> None:
-        """List or make figures."""
-        if not self.figure:
-            width = max(len(name) for name in FIGURES)
-            for name, figure in FIGURES.items():
-                print(f"{name.ljust(width)}  {figure.paper}: {figure.shows}")
-            return
-        if self.figure not in FIGURES:
-            raise unknown("figure", self.figure, FIGURES)
-        out = Path("runs") / f"{self.figure}-{self.scale}" if self.out is None else self.out
-        command = shlex.join(["cdpo", *words])
-        with Progress() as progress, explained(command):
-            paths = reproduce(self.figure, self.scale, out, command, progress.task)
-        for path in paths:
-            print(path)
-
-
-COMMANDS: dict[str, type[Any]] = {"tabular": Tabular, "resume": Resume, "report": Report, "reproduce": Reproduce}

@@ -1,0 +1,342 @@
+"""Agents as objects: `cdpo.CDPO(task).learn(episodes=20)`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import jax.numpy as jnp
+import numpy as np
+
+from cdpo.dynamics.models import Belief
+from cdpo.errors import UserError
+from cdpo.progress import Progress
+from cdpo.runs import RunFolder, check_free, hardware, versions
+from cdpo.solvers.policy import HostPolicy
+from cdpo.tasks import Task, find_task
+from cdpo.training.collect import evaluation
+from cdpo.training.loop import Record, Trainer
+from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, summarise
+from cdpo.training.settings import Settings, preset
+from cdpo.training.store import flatten, load_arrays, restore, save_arrays
+
+_LARGEST_SEED = 2**31 - 1
+
+
+class DeepAgent:
+    """One agent, or several that differ in their seeds only and are trained side by side."""
+
+    rule: ClassVar[str]
+
+    def __init__(
+        self,
+        task: Any,
+        *,
+        seeds: int = 1,
+        seed: int = 0,
+        preset: str = "default",
+        reward: Callable[..., Any] | None = None,
+        terminates: Callable[..., Any] | None = None,
+        horizon: int | None = None,
+        settings: Settings | None = None,
+        **changes: Any,
+    ) -> None:
+        """An agent that has learned nothing yet.
+
+        `task` is a task's name, a Gymnasium id, an environment, a function that returns one, or a Task. On an
+        environment that is not ours, reward and termination are learned unless functions of (s, a, s') are given.
+
+        The preset's settings can be changed by part, `dyna={"horizon": 20}`, and those of the rule itself by name,
+        `kl=0.05`.
+        """
+        self.task = find_task(task, reward=reward, terminates=terminates, horizon=horizon)
+        self.settings = settings or build_settings(self.task, self.rule, preset, changes)
+        self.preset = preset
+        self._trainer = Trainer(self.task, self.settings, seed_numbers(seeds, seed))
+        self._policy_only = False
+        self.records: list[Record] = []
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, in the order of `agent[k]`."""
+        return [pupil.seed for pupil in self._trainer.pupils]
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes each seed has lived through, the random one among them."""
+        return self._trainer.episode
+
+    @property
+    def stopped(self) -> dict[int, str]:
+        """Seeds that were stopped because a number was not finite, and where it was."""
+        return {pupil.seed: pupil.stopped for pupil in self._trainer.pupils if pupil.stopped is not None}
+
+    def learn(self, episodes: int, *, progress: bool = False) -> Self:
+        """`episodes` more of each seed; the very first call also makes the random episode 0."""
+        if self._policy_only:
+            raise UserError("only the policy was loaded, which cannot learn; load the run without policy_only")
+        if episodes < 1:
+            raise UserError(f"episodes must be at least 1, not {episodes}")
+        last = max(self._trainer.episode - 1, 0) + episodes
+        with Progress() as display:
+            task = display.task(f"{self.task.name}, {self.rule}", last + 1) if progress else None
+            while self._trainer.episode <= last and self._trainer.going:
+                lived = self._trainer.advance(last=self._trainer.episode == last)
+                self.records += lived.records
+                if task is not None:
+                    task.advance(note=returns_note(lived.records))
+            if task is not None:
+                task.done()
+        return self
+
+    def __len__(self) -> int:
+        """The number of seeds."""
+        return len(self._trainer.pupils)
+
+    def __getitem__(self, index: int) -> "Seed":
+        """One seed."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} seeds, and none at {index}")
+        return Seed(self._trainer, index % len(self))
+
+    @property
+    def best(self) -> "Seed":
+        """The seed with the best last evaluation; the first, before any."""
+        scores = [
+            -np.inf if pupil.evaluated is None or pupil.stopped else pupil.evaluated for pupil in self._trainer.pupils
+        ]
+        return self[int(np.argmax(scores))]
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, Any]:
+        """The best seed's action at an observation [d] or a batch of them [n, d]; `state` is handed back.
+
+        The arguments and results are those of Stable-Baselines3.
+        """
+        return self.best.predict(observation, state, episode_start, deterministic)
+
+    def evaluate(self, episodes: int = 10) -> np.ndarray:
+        """Returns of new episodes by the mode of each seed's policy, [seeds, episodes]."""
+        return np.array([self[index].evaluate(episodes) for index in range(len(self))])
+
+    @property
+    def model(self) -> "Model":
+        """The best seed's model."""
+        return self.best.model
+
+    def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
+        """Into a new folder: everything, replay included, or what is needed to act."""
+        check_free(path)
+        config = run_config(self.task, self.settings, self.preset, self.seeds, max(self.episodes - 1, 0))
+        folder = RunFolder.create(path, config)
+        if policy_only or self._policy_only:
+            (folder.path / "checkpoints").mkdir()
+            save_arrays(folder.path / "checkpoints" / POLICY, flatten(self._trainer.minds().policy), {})
+            return folder.path
+        kept = Journal(folder, self._trainer)
+        try:
+            kept.adopt(self.records)
+        finally:
+            kept.close()
+        wall = self.records[-1].get("wall_s", 0.0) if self.records else 0.0
+        folder.write_summary(summarise(folder, self._trainer, wall or 0.0))
+        return folder.path
+
+
+class Seed:
+    """One seed of an agent."""
+
+    def __init__(self, trainer: Trainer, index: int) -> None:
+        """The seed at `index`."""
+        self._trainer = trainer
+        self._index = index
+        self._noise = np.random.default_rng(trainer.pupils[index].seed)
+        self._at: int | None = None
+
+    @property
+    def seed(self) -> int:
+        """Its number."""
+        return self._trainer.pupils[self._index].seed
+
+    @property
+    def _policy(self) -> HostPolicy:
+        if self._at != self._trainer.episode:  # it has learned since
+            self._host = self._trainer.policy(self._index)
+            self._at = self._trainer.episode
+        return self._host
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Any]:
+        """See `DeepAgent.predict`."""
+        task = self._trainer.task
+        seen = np.asarray(observation, np.float32)
+        if seen.ndim not in (1, 2) or seen.shape[-1] != task.observations:
+            raise UserError(f"an observation of {task.name} has {task.observations} numbers, not shape {seen.shape}")
+        shape = (*seen.shape[:-1], task.actions)
+        noise = None if deterministic else self._noise.standard_normal(shape).astype(np.float32)
+        middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2
+        return (middle + half * self._policy(seen, noise)).astype(np.float32), state
+
+    def evaluate(self, episodes: int = 10) -> list[float]:
+        """Returns of new episodes by the policy's mode."""
+        if episodes < 1:
+            raise UserError(f"episodes must be at least 1, not {episodes}")
+        environment = self._trainer.pupils[self._index].environment
+        # Episode numbers count up from zero in training: these are others.
+        return evaluation(environment, self._trainer.task, self._policy, self.seed, 2**31, episodes)
+
+    @property
+    def model(self) -> "Model":
+        """What this seed believes of the world."""
+        return Model(self._trainer.mind(self._index).belief)
+
+
+class Model:
+    """A learned model."""
+
+    def __init__(self, belief: Belief) -> None:
+        """Of one seed."""
+        self._belief = belief
+
+    def predict(self, observation: Any, action: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and calibrated deviation of the next observation, [d] or [n, d]; actions in the task's units."""
+        task = self._belief.task
+        seen, done = np.asarray(observation, np.float32), np.asarray(action, np.float32)
+        if seen.shape[-1:] != (task.observations,) or done.shape != (*seen.shape[:-1], task.actions):
+            raise UserError(
+                f"{task.name} has observations of {task.observations} and actions of {task.actions} numbers, "
+                f"not shapes {seen.shape} and {done.shape}"
+            )
+        scaled = (done - (task.high + task.low) / 2) / ((task.high - task.low) / 2)
+        mean, spread = self._belief.predict(jnp.atleast_2d(seen), jnp.atleast_2d(scaled))
+        shape = seen.shape
+        return np.asarray(mean).reshape(shape), np.asarray(spread).reshape(shape)
+
+
+class CDPO(DeepAgent):
+    """Conservative Dual Policy Optimization."""
+
+    rule = "cdpo"
+
+
+class PSRL(DeepAgent):
+    """Posterior sampling."""
+
+    rule = "psrl"
+
+
+class HUCRL(DeepAgent):
+    """Optimism by hallucinated control."""
+
+    rule = "hucrl"
+
+
+class Greedy(DeepAgent):
+    """Greedy model exploitation."""
+
+    rule = "greedy"
+
+
+AGENTS: dict[str, type[DeepAgent]] = {agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy)}
+
+
+def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> DeepAgent:
+    """The agent of a run folder, from `cdpo train` or from `save`; nothing in the folder is run or changed.
+
+    `task` must be given again if it was an environment or a function and not a name.
+    """
+    folder = RunFolder.open(path)
+    config = folder.config
+    settings = settings_of(folder)
+    found = task_of(folder) if task is None else find_task(task)
+    seeds = config.get("seeds")
+    if not isinstance(seeds, int) or not isinstance(config.get("seed"), int):
+        raise UserError(f"{str(path)!r} has no seeds in its config.json; start the run again elsewhere")
+    agent = AGENTS[settings.rule.name](found, seeds=seeds, seed=config["seed"], settings=settings)
+    agent.preset = str(config.get("preset"))
+    checkpoints = folder.path / "checkpoints"
+    if policy_only or not (checkpoints / STATE).exists():
+        agent._policy_only = True
+        _read_policy(checkpoints, agent._trainer)
+        return agent
+    read_checkpoint(folder, agent._trainer)
+    agent.records = [record for record in folder.records() if record["episode"] < agent.episodes]
+    return agent
+
+
+def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
+    """The policies alone, of a whole checkpoint or of one that holds nothing else."""
+    minds = trainer.minds()
+    if (checkpoints / STATE).exists():
+        arrays, _ = load_arrays(checkpoints / STATE)
+        mark = ".policy"
+        policy = restore(minds.policy, {n.removeprefix(mark): a for n, a in arrays.items() if n.startswith(mark)})
+    elif (checkpoints / POLICY).exists():
+        policy = restore(minds.policy, load_arrays(checkpoints / POLICY)[0])
+    else:
+        raise UserError(f"{str(checkpoints.parent)!r} has no checkpoint yet; train it first")
+    none = [np.zeros((0, trainer.row_width), np.float32)] * len(trainer.pupils)
+    told = [{"steps": 0, "evaluated": None, "stopped": None} for _ in trainer.pupils]
+    trainer.restore(0, minds._replace(policy=policy), none, told)
+
+
+def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) -> Settings:
+    """A preset's settings with changes by part, and to the rule by name."""
+    settings = preset(name, task, rule)
+    parts = {"loop", "ensemble", "dyna", "sac", "solver"}
+    own = {name: value for name, value in changes.items() if name not in parts}
+    return settings.changed(rule=own, **{name: value for name, value in changes.items() if name in parts})
+
+
+def seed_numbers(seeds: int, seed: int) -> list[int]:
+    """`seeds` numbers from `seed` on."""
+    if seeds < 1:
+        raise UserError(f"seeds must be at least 1, not {seeds}")
+    if not 0 <= seed <= _LARGEST_SEED - seeds:
+        raise UserError(f"seed must be between 0 and {_LARGEST_SEED - seeds}, not {seed}")
+    return list(range(seed, seed + seeds))
+
+
+def run_config(task: Task, settings: Settings, name: str, seeds: Sequence[int], episodes: int) -> dict[str, Any]:
+    """`config.json` of a training run."""
+    return {
+        "kind": "train",
+        "task": task.name,
+        "horizon": task.horizon,
+        "agent": settings.rule.name,
+        "solver": settings.solver,
+        "preset": name,
+        "seeds": len(seeds),
+        "seed": seeds[0],
+        "episodes": episodes,
+        "settings": settings.to_json(),
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+
+
+def settings_of(folder: RunFolder) -> Settings:
+    """Of a training run."""
+    config = folder.config
+    if config.get("kind") != "train":
+        raise UserError(f"{str(folder.path)!r} is a run of kind {config.get('kind')!r}, not of training")
+    return Settings.from_json(config.get("settings"))
+
+
+def task_of(folder: RunFolder) -> Task:
+    """Of a training run, by its name."""
+    config = folder.config
+    name, horizon = config.get("task"), config.get("horizon")
+    task = find_task(str(name))
+    return task if horizon == task.horizon else find_task(str(name), horizon=horizon)
+
+
+def returns_note(records: Sequence[Record]) -> str:
+    """The last returns in a few words, for progress."""
+    shown = [record["return"] if record["eval_return"] is None else record["eval_return"] for record in records]
+    return "returns " + " ".join(f"{value:.0f}" for value in shown[:8])

@@ -1,0 +1,96 @@
+"""Commands on what runs leave behind, and the paper's figures: `cdpo resume | report | reproduce`."""
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from cdpo.commands.base import explained
+from cdpo.commands.tabular import Tabular, finish_tabular
+from cdpo.commands.training import resume_training
+from cdpo.errors import UserError, unknown
+from cdpo.experiments import FIGURES, reproduce
+from cdpo.progress import Progress
+from cdpo.report import write_report
+from cdpo.runs import RunFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was interrupted."""
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    episodes: int = 0
+    """More episodes than the run was told; training only."""
+
+    def run(self, words: Sequence[str]) -> int | None:
+        """Run what is missing."""
+        folder = RunFolder.open(self.folder)
+        config = folder.config
+        if config.get("kind") == "train":
+            return resume_training(folder, self.episodes)
+        if config.get("kind") != "tabular":
+            raise UserError(f"{str(self.folder)!r} is a run of kind {config.get('kind')!r}, which cannot be resumed")
+        if self.episodes:
+            raise UserError("--episodes is for training runs; this one is tabular")
+        if (folder.path / "summary.json").exists():
+            raise UserError(f"{str(self.folder)!r} has finished; there is nothing to go on with")
+        from cdpo.cli import parse
+
+        try:
+            typed = shlex.split(str(config.get("command")))[1:]
+        except ValueError:
+            typed = []
+        command = parse(typed) if typed[:1] == ["tabular"] else None
+        if not isinstance(command, Tabular):
+            raise UserError(f"{str(self.folder)!r} holds no tabular command in its config.json; run it again elsewhere")
+        finish_tabular(folder, command.cells())
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Make one self-contained HTML page of one or several run folders."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders."""
+    out: Path | None = None
+    """The page; report.html in the folder, or cdpo-report.html here for several, if not given."""
+
+    def run(self, words: Sequence[str]) -> None:
+        """Write the page and say where it is."""
+        if not self.folders:
+            raise UserError("no run folder is named; try: cdpo report runs/NAME")
+        print(write_report(list(self.folders), self.out))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduce:
+    """Make a figure of the paper; without a name, list them."""
+
+    figure: tyro.conf.Positional[str] = ""
+    """Name of the figure."""
+    scale: Literal["smoke", "quick", "paper"] = "quick"
+    """smoke takes seconds, quick a minute or two, paper as long as it takes."""
+    out: Path | None = None
+    """Folder for figures and data; runs/FIGURE-SCALE if not given. What is finished there is not run again."""
+
+    def run(self, words: Sequence[str]) -> None:
+        """List or make figures."""
+        if not self.figure:
+            width = max(len(name) for name in FIGURES)
+            for name, figure in FIGURES.items():
+                print(f"{name.ljust(width)}  {figure.paper}: {figure.shows}")
+            return
+        if self.figure not in FIGURES:
+            raise unknown("figure", self.figure, FIGURES)
+        out = Path("runs") / f"{self.figure}-{self.scale}" if self.out is None else self.out
+        command = shlex.join(["cdpo", *words])
+        with Progress() as progress, explained(command):
+            paths = reproduce(self.figure, self.scale, out, command, progress.task)
+        for path in paths:
+            print(path)

@@ -1,0 +1,184 @@
+"""`cdpo train | evaluate | check-env`."""
+
+import dataclasses
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+
+from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy
+from cdpo.api import load, returns_note, run_config, seed_numbers, settings_of, task_of
+from cdpo.dynamics.ensemble import EnsembleSettings
+from cdpo.errors import UserError, unknown
+from cdpo.progress import Progress
+from cdpo.report import write_figures
+from cdpo.runs import RunFolder, check_free, write_atomic
+from cdpo.solvers.dyna import DynaSettings
+from cdpo.solvers.sac import SACSettings
+from cdpo.tasks import Task, check_task, find_task
+from cdpo.training.loop import Trainer
+from cdpo.training.run import journal, train
+from cdpo.training.settings import LoopSettings, Settings, preset
+
+STOPPED = 3
+_MOST = 10**6
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train an agent on a task, all seeds side by side, and write a run folder."""
+
+    task: tyro.conf.Positional[str]
+    """A task of the paper (inverted-pendulum, cartpole-swingup, pendulum-swingup, pendulum-swingup-0.1,
+    pendulum-swingup-0.2, pusher, half-cheetah) or any Gymnasium id with continuous actions."""
+    agent: str = "cdpo"
+    """cdpo, greedy, psrl or hucrl."""
+    solver: Literal["dyna"] = "dyna"
+    """How a policy is optimised on models."""
+    preset: str = "default"
+    """Where settings come from that are not given: default (what works best here) or paper."""
+    seeds: int = 1
+    """How many seeds."""
+    seed: int = 0
+    """The first seed."""
+    episodes: int = 20
+    """Episodes after the random one."""
+    horizon: int | None = None
+    """Time limit of an episode in steps; the task's own if not given."""
+    out: Path | None = None
+    """Folder of the run, which must not exist yet; runs/TASK-AGENT-TIME if not given."""
+    loop: LoopSettings = LoopSettings()
+    ensemble: EnsembleSettings = EnsembleSettings()
+    dyna: DynaSettings = DynaSettings()
+    sac: SACSettings = SACSettings()
+    cdpo: CDPO = CDPO()
+    greedy: Greedy = Greedy()
+    psrl: PSRL = PSRL()
+    hucrl: HUCRL = HUCRL()
+
+    def with_preset(self) -> "Train":
+        """The same words with the preset's settings, as defaults for those that are given."""
+        settings = preset(self.preset, self._task(), self._rule())
+        parts = {name: getattr(settings, name) for name in ("loop", "ensemble", "dyna", "sac")}
+        return dataclasses.replace(self, **parts)
+
+    def settings(self) -> Settings:
+        """Of this agent."""
+        rule = getattr(self, self._rule())
+        return Settings(rule, self.solver, self.loop, self.ensemble, self.dyna, self.sac)
+
+    def run(self, words: Sequence[str]) -> int | None:
+        """Train into a new folder."""
+        if not 1 <= self.episodes <= _MOST:
+            raise UserError(f"--episodes must be between 1 and {_MOST}, not {self.episodes}")
+        task, seeds, settings = self._task(), seed_numbers(self.seeds, self.seed), self.settings()
+        name = f"{task.name}-{self.agent}".replace("/", "-").lower()
+        out = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S") if self.out is None else self.out
+        check_free(out)
+        config = run_config(task, settings, self.preset, seeds, self.episodes)
+        folder = RunFolder.create(out, {"command": shlex.join(["cdpo", *words]), **config})
+        return _train(folder, Trainer(task, settings, seeds), self.episodes)
+
+    def _task(self) -> Task:
+        return find_task(self.task, horizon=self.horizon)
+
+    def _rule(self) -> str:
+        if self.agent not in RULES:
+            raise unknown("agent", self.agent, RULES)
+        return self.agent
+
+
+def resume_training(folder: RunFolder, more: int) -> int | None:
+    """Go on with a training run, for `more` episodes than it was told."""
+    config, where = folder.config, repr(str(folder.path))
+    settings, task = settings_of(folder), task_of(folder)
+    count, seed, episodes = (config.get(name) for name in ("seeds", "seed", "episodes"))
+    if not (isinstance(count, int) and isinstance(seed, int) and isinstance(episodes, int)):
+        raise UserError(f"{where} has no seeds or episodes in its config.json; start the run again elsewhere")
+    if more < 0 or episodes + more > _MOST:
+        raise UserError(f"--episodes must be between 0 and {_MOST - episodes}, not {more}")
+    if (folder.path / "summary.json").exists() and not more:
+        raise UserError(f"{where} has finished; to go on: cdpo resume {shlex.quote(str(folder.path))} --episodes MORE")
+    if more:
+        # Kept before anything is run: interrupted again, the run knows how far it was to go.
+        write_atomic(folder.path / "config.json", json.dumps({**config, "episodes": episodes + more}, indent=2) + "\n")
+    return _train(folder, Trainer(task, settings, seed_numbers(count, seed)), episodes + more)
+
+
+def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:
+    label = f"{trainer.task.name}, {trainer.settings.rule.name}"
+    try:
+        with Progress() as progress, journal(folder, trainer) as kept:
+            bar = progress.task(label, episodes + 1)
+            bar.advance(trainer.episode)
+            summary = train(kept, episodes, lambda records: bar.advance(note=returns_note(records)))
+            bar.done()
+    except KeyboardInterrupt:
+        print(f"interrupted and saved; go on with: cdpo resume {shlex.quote(str(folder.path))}", file=sys.stderr)
+        raise
+    write_figures(folder)
+    print(_table(summary))
+    print(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}")
+    for seed, reason in summary["stopped"].items():
+        print(f"cdpo: seed {seed} was stopped by {reason}", file=sys.stderr)
+    return STOPPED if summary["stopped"] else None
+
+
+def _table(summary: dict[str, Any]) -> str:
+    rows = [("seed", "env steps", "final evaluation", "best")]
+    for seed, steps, returns in zip(summary["seeds"], summary["env_steps"], summary["eval_returns"], strict=True):
+        known = [value for value in returns if value is not None]
+        final = f"{np.mean(known[-3:]):.1f}" if known else "-"
+        rows.append((str(seed), str(steps), final, f"{max(known):.1f}" if known else "-"))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Measure the policies of a training run in new episodes."""
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    episodes: int = 10
+    """Episodes for each seed, by the policy's mode."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self, words: Sequence[str]) -> None:
+        """Evaluate every seed."""
+        agent = load(self.folder, policy_only=True)
+        returns = {agent[index].seed: agent[index].evaluate(self.episodes) for index in range(len(agent))}
+        if self.json:
+            seeds = [{"seed": seed, "mean": float(np.mean(each)), "returns": each} for seed, each in returns.items()]
+            print(json.dumps({"task": agent.task.name, "agent": agent.rule, "seeds": seeds}))
+            return
+        for seed, each in returns.items():
+            print(f"seed {seed}: {np.mean(each):.1f} (lowest {min(each):.1f}, highest {max(each):.1f})")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckEnv:
+    """Say whether an environment will work, and whether its reward and termination match what is known of them."""
+
+    task: tyro.conf.Positional[str]
+    """A task's name or a Gymnasium id."""
+    episodes: int = 3
+    """Random episodes to try."""
+
+    def run(self, words: Sequence[str]) -> None:
+        """Check and report."""
+        if self.episodes < 1:
+            raise UserError(f"--episodes must be at least 1, not {self.episodes}")
+        report = check_task(find_task(self.task), self.episodes)
+        for finding in report.findings:
+            print(finding)
+        if not report.ok:
+            raise UserError(f"{self.task} will not work: {'; '.join(report.problems)}")
+        print(f"{self.task} will work")

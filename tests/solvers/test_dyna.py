@@ -1,0 +1,234 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cdpo.dynamics.models import optimistic_model, reference_model, sampled_models
+from cdpo.errors import UserError
+from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.dyna import Dyna, DynaSettings, step_back
+from cdpo.solvers.policy import HostPolicy, Policy
+from cdpo.solvers.sac import SAC, SACSettings
+
+KEY = jax.random.key(0)
+TINY = DynaSettings(rounds=3, kept=2, updates=2, particles=4, horizon=3, returns=2, batch=8, real=0.0)
+back = eqx.filter_jit(step_back)
+
+
+def one(observation, action, following):
+    return jnp.ones(observation.shape[:-1])
+
+
+def changed(settings, **changes):
+    return DynaSettings(**{**vars(settings), **changes})
+
+
+def away(policy, by):
+    return eqx.tree_at(lambda p: p.net, policy, jax.tree.map(lambda leaf: leaf + by, policy.net))
+
+
+def around(policy, bound, active=True, count=32):
+    states = jnp.linspace(-1, 1, count)[:, None]
+    return Trust(policy, states, states[::2], jnp.asarray(bound), jnp.asarray(active))
+
+
+# --- the trust region
+
+
+def test_what_is_spent_is_the_mean_divergence_over_the_states(linear_task, some_policy):
+    q = some_policy(linear_task(one))
+    pi = away(q, 0.2)
+    states = jnp.linspace(-1, 1, 9)[:, None]
+    (mean, log), (centre, width) = (tuple(np.asarray(part, np.float64) for part in p(states)) for p in (pi, q))
+    by_hand = width - log + (np.exp(2 * log) + (mean - centre) ** 2) / (2 * np.exp(2 * width)) - 0.5
+    assert around(q, 0.1).spent(pi, states) == pytest.approx(by_hand.mean(), rel=1e-4)
+    assert around(q, 0.1).spent(q, states) == 0
+
+
+@pytest.mark.parametrize(("bound", "active"), [(1e3, True), (1e-6, False)])
+def test_a_policy_inside_the_trust_region_or_without_one_is_given_back_as_it_is(
+    linear_task, some_policy, bound, active
+):
+    q = some_policy(linear_task(one))
+    pi = away(q, 0.2)
+    kept, share = back(pi, around(q, bound, active))
+    jax.tree.map(np.testing.assert_array_equal, kept.net, pi.net)
+    assert share == 1
+
+
+@pytest.mark.parametrize("bound", [1e-4, 1e-2, 0.1])
+def test_a_policy_outside_the_trust_region_is_moved_inside_towards_its_centre(linear_task, some_policy, bound):
+    q = some_policy(linear_task(one))
+    pi = away(q, 0.5)
+    trust = around(q, bound)
+    assert trust.spent(pi, trust.checked) > bound
+    kept, share = back(pi, trust)
+    assert trust.spent(kept, trust.checked) <= bound
+    assert 0 <= share < 1
+    for near, moved, far in zip(*(jax.tree.leaves(p.net) for p in (q, kept, pi)), strict=True):
+        np.testing.assert_allclose(moved, near + share * (far - near), rtol=1e-5, atol=1e-6)
+    less = jax.tree.map(lambda near, far: near + (share + 1 / 16) * (far - near), q.net, pi.net)
+    assert trust.spent(eqx.tree_at(lambda p: p.net, q, less), trust.checked) > 0.9 * bound  # and no further than needed
+
+
+# --- what the learner is given
+
+
+class Spy:
+    """Learns nothing, and remembers the least and the largest of what it is shown of each model."""
+
+    def __init__(self, look):
+        self.look = look
+
+    def begin(self, policy, models, key):
+        return jnp.stack([jnp.full(models, jnp.inf), jnp.full(models, -jnp.inf)])
+
+    def update(self, policy, state, batch, objective, key):
+        seen = self.look(batch).reshape(state.shape[1], -1)
+        low, high = jnp.minimum(state[0], seen.min(axis=1)), jnp.maximum(state[1], seen.max(axis=1))
+        return policy, jnp.stack([low, high]), {}
+
+
+def spied(look, settings, policy, models, starts):
+    dyna = Dyna(settings, Spy(look))
+    objective = Objective(0.9, Trust.off(policy, 4))
+    _, seen, metrics = jax.jit(
+        lambda key: dyna(policy, models, objective, starts=starts, state=dyna.begin(policy, models.count, key), key=key)
+    )(KEY)
+    return np.asarray(seen), metrics
+
+
+def test_a_learner_sees_of_each_model_its_own_rollouts_and_nothing_that_was_not_imagined(
+    linear_task, linear_belief, some_policy, starts_at
+):
+    task = linear_task(one)
+    belief = linear_belief(task, [[[0.0], [0.0]], [[1.0], [0.0]], [[3.0], [0.0]]])  # s, 2 s and 4 s
+    models = sampled_models(belief, 2, "subset", KEY)
+    settings = changed(TINY, returns=1)
+    ratio, _ = spied(lambda b: b.next / b.observation, settings, some_policy(task), models, starts_at([[1.0]]))
+    expected = np.where(np.asarray(models.heads)[:, 0] == 1, 2.0, 4.0)
+    np.testing.assert_allclose(ratio, np.tile(expected, (2, 1)), rtol=1e-5)
+    rewards, _ = spied(lambda b: b.reward, settings, some_policy(task), models, starts_at([[1.0]]))
+    np.testing.assert_array_equal(rewards, 1)  # an empty place would show a zero
+
+
+def test_real_transitions_are_shown_where_asked_for_as_single_steps_without_a_choice_of_optimism(
+    linear_task, linear_belief, some_policy, starts_at
+):
+    task = linear_task(one)
+    models = optimistic_model(linear_belief(task, np.zeros((3, 2, 1))), 2, 1.0)
+    policy = some_policy(task, extra=1)
+    starts = starts_at([[1.0]], visited=[[1.0, 0.5, 7.0, 1.0, 0.0]])
+    without, _ = spied(lambda b: b.reward, TINY, policy, models, starts)
+    np.testing.assert_allclose(without, [[1.0] * 2, [1.9] * 2], rtol=1e-6)  # one step, at a rollout's end, or two
+    shared = changed(TINY, real=0.5)
+    rewards, _ = spied(lambda b: b.reward, shared, policy, models, starts)
+    np.testing.assert_allclose(rewards[1], 7)
+    discount, _ = spied(lambda b: jnp.where(b.reward == 7, b.discount, 0.9), shared, policy, models, starts)
+    np.testing.assert_allclose(discount, 0.9, rtol=1e-6)
+    action, _ = spied(
+        lambda b: jnp.where(b.reward[..., None] == 7, b.action - jnp.array([0.5, 0.0]), 0.0), shared, policy, models, starts
+    )
+    np.testing.assert_array_equal(action, 0)
+
+
+def test_real_transitions_that_ended_the_task_are_worth_their_reward_only(
+    linear_task, linear_belief, some_policy, starts_at
+):
+    task = linear_task(one)
+    models = reference_model(linear_belief(task, np.zeros((2, 2, 1))), 1)
+    starts = starts_at([[1.0]], visited=[[1.0, 0.5, 7.0, 1.0, 1.0]])
+    discount, _ = spied(lambda b: b.discount, changed(TINY, real=0.5), some_policy(task), models, starts)
+    np.testing.assert_allclose(discount, [[0], [0.81]], rtol=1e-6)
+
+
+# --- the whole
+
+
+@pytest.fixture(scope="module")
+def solver(linear_task, linear_belief, some_policy, starts_at):
+    """A function of the models, the trust region and a key; and how often it was compiled."""
+    task = linear_task(one)
+    belief = linear_belief(task, [[[-0.1], [0.1]], [[-0.1], [0.2]], [[-0.2], [0.1]]])
+    dyna = Dyna(changed(TINY, real=0.25), SAC(SACSettings(hidden=(8,), learning_rate=0.05)))
+    policy, starts = some_policy(task), starts_at([[1.0], [-1.0]], weights=(1.0, 1.0, 1.0))
+    compiled = []
+
+    @jax.jit
+    def solve(models, trust, key):
+        compiled.append(True)
+        state = dyna.begin(policy, models.count, jax.random.key(1))
+        return dyna(policy, models, Objective(0.9, trust), starts=starts, state=state, key=key)
+
+    return solve, policy, sampled_models(belief, 2, "subset", KEY), compiled
+
+
+def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the_end(solver):
+    solve, policy, models, compiled = solver
+    off, tight = around(policy, 1e-3, active=False), around(policy, 1e-3)
+    (free, _, loose), (bound, state, held) = (solve(models, trust, KEY) for trust in (off, tight))
+    assert len(compiled) == 1
+    assert off.spent(free, off.checked) > 1e-3
+    assert loose["kept"] == 1
+    assert tight.spent(bound, tight.checked) <= 1e-3
+    assert held["kept"] < 1
+    for tree in (free, bound, state, loose, held):
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
+
+
+def test_the_result_is_a_function_of_the_key(solver):
+    solve, policy, models, _ = solver
+    trust = around(policy, 1.0, active=False)
+    first, again, other = (solve(models, trust, key) for key in (KEY, KEY, jax.random.key(1)))
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert np.any(np.asarray(first[0].net.weights[0] != other[0].net.weights[0]))
+
+
+def near_a_point(observation, action, following):
+    return -((action[..., 0] - 0.3) ** 2)
+
+
+def near_zero(observation, action, following):
+    return -(following[..., 0] ** 2)
+
+
+def learned(task, belief, starts, discount):
+    """The policy on the host after a few hundred updates on the exact model."""
+    settings = DynaSettings(rounds=10, updates=40, particles=16, horizon=5, returns=1, batch=32, real=0.0)
+    dyna = Dyna(settings, SAC(SACSettings(hidden=(16,), learning_rate=5e-3, temperature=0.01)))
+    policy = Policy.create(task, belief.ensemble.inputs, (16,), jax.random.key(2))
+    models = reference_model(belief, 1)
+
+    @jax.jit
+    def solve(key):
+        state = dyna.begin(policy, 1, key)
+        objective = Objective(discount, Trust.off(policy, 4))
+        return dyna(policy, models, objective, starts=starts, state=state, key=key)[0]
+
+    return HostPolicy(solve(KEY))
+
+
+def test_on_an_exact_model_the_policy_finds_the_best_action(linear_task, linear_belief, starts_at):
+    task = linear_task(near_a_point)
+    act = learned(task, linear_belief(task, np.zeros((1, 2, 1))), starts_at([[-1.0], [0.0], [1.0]]), 0.5)
+    np.testing.assert_allclose(act(np.array([[-1.0], [0.0], [1.0]])), 0.3, atol=0.15)
+
+
+def test_on_an_exact_model_the_policy_steers_to_where_rewards_are(linear_task, linear_belief, starts_at):
+    task = linear_task(near_zero)
+    starts = starts_at([[0.0]], weights=(0.0, 0.0, 1.0), low=-1.0, high=1.0)
+    act = learned(task, linear_belief(task, [[[0.0], [0.5]]]), starts, 0.8)  # s' = s + a / 2
+    state = np.array([[-0.8], [0.8]])
+    action = act(state)[:, 0]
+    assert action[0] > 0.4
+    assert action[1] < -0.4
+    for _ in range(10):
+        state = state + 0.5 * act(state)
+    assert np.all(np.abs(state) < 0.25)
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"real": 1.0}, {"initial": -1.0}, {"initial": 0.0, "visited": 0.0, "broad": 0.0}])
+def test_settings_outside_their_range_are_the_users_mistake(wrong):
+    with pytest.raises(UserError):
+        DynaSettings(**wrong)

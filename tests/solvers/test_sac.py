@@ -1,0 +1,214 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cdpo.dynamics.networks import Normaliser
+from cdpo.dynamics.replay import Experience
+from cdpo.errors import UserError
+from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.sac import SAC, SACSettings, bellman_target, reward_range
+
+KEY = jax.random.key(0)
+M, B, DISCOUNT = 2, 4, 0.9
+PLAIN = SACSettings(hidden=(), learning_rate=1e-2)
+
+
+def free(observation, action, following):
+    return jnp.zeros(observation.shape[:-1])
+
+
+@pytest.fixture(scope="module")
+def policy(linear_task, some_policy):
+    return some_policy(linear_task(free))
+
+
+@pytest.fixture(scope="module")
+def sac():
+    return SAC(PLAIN)
+
+
+@pytest.fixture(scope="module")
+def update(sac):
+    """One executable for the learner on two models."""
+
+    @jax.jit
+    def run(policy, state, batch, trust, key):
+        return sac.update(policy, state, batch, Objective(DISCOUNT, trust), key)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def state(sac, policy):
+    """Targets that differ from the critics, and rewards of a range that clips nothing."""
+    begun = sac.begin(policy, M, KEY)
+    targets = jax.tree.map(lambda leaf: leaf + 0.5, begun.targets)
+    return begun._replace(targets=targets, rewards=jnp.array([-1e3, 1e3]))
+
+
+@pytest.fixture(scope="module")
+def trust(policy):
+    """Off, around a policy that differs, with all states the same so that any of them stand for all."""
+    centre = jax.tree.map(lambda leaf: leaf + 0.1, policy)
+    states = jnp.full((16, 1), 0.3)
+    return Trust(centre, states, states, jnp.asarray(0.1), jnp.asarray(False))
+
+
+def some_batch(seed=0, models=M, rows=B):
+    rng = np.random.default_rng(seed)
+    draw = lambda *tail: jnp.asarray(rng.normal(size=(models, rows, *tail)), jnp.float32)  # noqa: E731
+    discount = jnp.asarray(rng.choice([0.0, 0.9, 0.81], size=(models, rows)), jnp.float32)
+    return Experience(draw(1), jnp.tanh(draw(1)), draw(), draw(1), discount)
+
+
+def critics_say(critics, policy, observation, action):
+    """Q of linear critics [M, 2, B], in float64."""
+    weight, bias = np.asarray(critics.weights[0], np.float64), np.asarray(critics.biases[0], np.float64)
+    seen = np.concatenate([np.asarray(policy.inputs(observation)), action], axis=-1)
+    return (np.einsum("mbi,mtio->mtbo", seen, weight) + bias[:, :, None])[..., 0]
+
+
+def active(trust, bound):
+    return eqx.tree_at(lambda t: (t.bound, t.active), trust, (jnp.asarray(bound), jnp.asarray(True)))
+
+
+@pytest.mark.parametrize("bounds", [(-1e3, 1e3), (-0.1, 0.2)])
+def test_the_bellman_target_is_reward_and_the_worse_twins_soft_value_unless_the_task_ended(policy, state, bounds):
+    batch, temperature = some_batch(), 0.3
+    batch = batch._replace(discount=jnp.array([[0.0, 0.9, 0.81, 0.9], [0.9, 0.9, 0.0, 0.9]]))
+    target = bellman_target(policy, state.targets, batch, jnp.asarray(temperature), jnp.asarray(bounds), KEY)
+    action, density = (np.asarray(part) for part in policy.sample(batch.next, KEY))
+    value = critics_say(state.targets, policy, batch.next, action).min(axis=1)
+    by_hand = batch.reward + batch.discount * (np.clip(value, *bounds) - temperature * density)
+    np.testing.assert_allclose(target, by_hand, rtol=1e-4, atol=1e-4)
+    ended = np.asarray(batch.discount) == 0
+    np.testing.assert_array_equal(np.asarray(target)[ended], np.asarray(batch.reward)[ended])
+
+
+def test_the_range_of_rewards_is_of_means_per_step_and_only_widens():
+    def widened(known, reward, discount):
+        nothing = jnp.zeros((1, len(reward), 1))
+        batch = Experience(nothing, nothing, jnp.asarray([reward]), nothing, jnp.asarray([discount]))
+        return np.asarray(reward_range(jnp.asarray(known), batch, 0.9))
+
+    np.testing.assert_allclose(widened([0.0, 0.0], [2.0, -3.0], [0.9, 0.9]), [-3, 2], rtol=1e-5)
+    np.testing.assert_allclose(widened([-5.0, 7.0], [2.0, -3.0], [0.9, 0.9]), [-5, 7], rtol=1e-5)
+    np.testing.assert_allclose(widened([0.0, 0.0], [1.9, 2.71], [0.81, 0.729]), [0, 1], rtol=1e-5)  # of 1 each
+    np.testing.assert_allclose(widened([0.0, 0.0], [4.0, -1.0], [0.0, 0.0]), [-1, 4], rtol=1e-5)  # the last step
+
+
+@pytest.mark.xfail(reason="a sum of several rewards that ends with the task counts as one reward")
+def test_the_range_of_rewards_counts_the_steps_before_an_end():
+    three = 1 + 0.9 + 0.81  # a reward of one in each of three steps, the last of which ended the task
+    nothing = jnp.zeros((1, 1, 1))
+    batch = Experience(nothing, nothing, jnp.asarray([[three]]), nothing, jnp.zeros((1, 1)))
+    np.testing.assert_allclose(reward_range(jnp.zeros(2), batch, 0.9), [0, 1], rtol=1e-5)
+
+
+def test_targets_move_towards_the_critics_by_the_small_share(policy, state, update, trust):
+    _, after, _ = update(policy, state, some_batch(), trust, KEY)
+    by_hand = jax.tree.map(lambda new, old: 0.02 * new + 0.98 * old, after.critics, state.targets)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), after.targets, by_hand)
+    gap = lambda s: np.abs(np.asarray(s.targets.weights[0] - after.critics.weights[0])).mean()  # noqa: E731
+    assert 0.9 * gap(state) < gap(after) < gap(state)
+
+
+def test_a_critic_learns_from_its_own_models_batch_only(policy, state, update, trust):
+    first, second = some_batch(0), some_batch(1)
+    mixed = jax.tree.map(lambda a, b: jnp.stack([a[0], b[1]]), first, second)
+    here, there = (update(policy, state, batch, trust, KEY)[1].critics for batch in (first, mixed))
+    np.testing.assert_array_equal(here.weights[0][0], there.weights[0][0])
+    assert np.all(np.asarray(here.weights[0][1] != there.weights[0][1]))
+
+
+def test_critics_descend_the_squared_error_to_the_target(policy, state, update, trust):
+    batch = some_batch()
+    first = jax.random.split(KEY, 3)[0]
+    target = bellman_target(
+        policy, state.targets, batch, jnp.exp(state.log_temperature), state.rewards / (1 - DISCOUNT), first
+    )
+    error = critics_say(state.critics, policy, batch.observation, batch.action) - np.asarray(target)[:, None]
+    _, after, metrics = update(policy, state, batch, trust, KEY)
+    assert metrics["critic_loss"] == pytest.approx(np.mean(error**2) * 2, rel=1e-4)  # of both twins
+    slope = np.sign(error.mean(axis=-1))  # of a bias
+    moved = np.sign(np.asarray(after.critics.biases[0] - state.critics.biases[0]))[..., 0]
+    np.testing.assert_array_equal(moved, -slope)
+
+
+def test_a_pooled_critic_is_one_critic_on_the_data_of_all_models(policy, trust):
+    pooled, single = SAC(SACSettings(hidden=(), critic="pooled")), SAC(SACSettings(hidden=()))
+    begun = pooled.begin(policy, M, KEY)
+    assert begun.critics.weights[0].shape[:2] == (1, 2)
+    jax.tree.map(np.testing.assert_array_equal, begun, single.begin(policy, 1, KEY))
+    batch = some_batch()
+    joined = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
+    objective = Objective(DISCOUNT, trust)
+    one = jax.jit(lambda b: pooled.update(policy, begun, b, objective, KEY))(batch)
+    other = jax.jit(lambda b: single.update(policy, begun, b, objective, KEY))(joined)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, other)
+
+
+def test_the_multiplier_rises_outside_the_bound_falls_inside_and_rests_when_off(policy, state, update, trust):
+    spent = float(trust.spent(policy, trust.watched))
+    assert spent > 1e-3
+
+    def change(trust):
+        return float(update(policy, state, some_batch(), trust, KEY)[1].log_multiplier - state.log_multiplier)
+
+    rate = PLAIN.multiplier_rate
+    assert change(active(trust, spent / 10)) == pytest.approx(rate)
+    assert change(active(trust, spent / 1.5)) == pytest.approx(0.5 * rate, rel=1e-3)
+    assert change(active(trust, 2 * spent)) == pytest.approx(-0.5 * rate, rel=1e-3)
+    assert change(trust) == 0
+
+
+def test_the_policys_gradient_has_the_multipliers_share_of_the_divergence_when_the_trust_region_is_on(
+    policy, state, update, trust
+):
+    state = state._replace(log_multiplier=jnp.asarray(1.0))
+
+    def gradient(trust):
+        moment = update(policy, state, some_batch(), trust, KEY)[1].policy_optimiser[0].mu
+        return jax.tree.map(lambda leaf: np.asarray(leaf) / 0.1, moment)  # Adam's first moment after a step
+
+    divergence = jax.grad(lambda net: trust.spent(eqx.tree_at(lambda p: p.net, policy, net), trust.watched))(policy.net)
+    jax.tree.map(
+        lambda on, off, kl: np.testing.assert_allclose(on - off, np.e * kl, rtol=1e-2, atol=1e-3),
+        gradient(active(trust, 0.1)),
+        gradient(trust),
+        divergence,
+    )
+
+
+def test_a_trust_region_that_is_off_changes_nothing(policy, state, update, trust):
+    elsewhere = eqx.tree_at(lambda t: (t.centre, t.watched), trust, (policy, jnp.full((16, 1), 2.0)))
+    results = [update(policy, state, some_batch(), each, KEY)[:2] for each in (trust, elsewhere)]
+    jax.tree.map(np.testing.assert_array_equal, *results)
+
+
+@pytest.mark.parametrize(("noise", "direction"), [(-4.0, 1), (4.0, -1)])
+def test_the_entropys_weight_grows_when_the_policy_has_too_little_noise(policy, state, update, trust, noise, direction):
+    bias = policy.net.biases[-1].at[1].set(noise)
+    other = eqx.tree_at(lambda p: p.net.biases[-1], policy, bias)
+    _, after, _ = update(other, state, some_batch(), trust, KEY)
+    assert np.sign(after.log_temperature - state.log_temperature) == direction
+
+
+def test_renormalised_critics_give_the_same_values_of_rewards_as_they_were_paid(policy, sac, state):
+    other = policy.renormalised(Normaliser(jnp.array([2.0]), jnp.array([0.5])))
+    after = sac.renormalised(state, policy, other, jnp.asarray(7.0))
+    batch = some_batch()
+    before, now = (
+        s.scale * critics_say(s.critics, p, batch.observation, batch.action) for s, p in ((state, policy), (after, other))
+    )
+    np.testing.assert_allclose(now, before, rtol=1e-4, atol=1e-4)
+    assert after.scale == 7
+    assert sac.renormalised(after, other, policy, jnp.asarray(0.01)).scale == 1
+
+
+@pytest.mark.parametrize("wrong", [{"polyak": 0.0}, {"polyak": 1.5}, {"deviation": 0.0}, {"critic": "none"}])
+def test_settings_outside_their_range_are_the_users_mistake(wrong):
+    with pytest.raises(UserError):
+        SACSettings(**wrong)
