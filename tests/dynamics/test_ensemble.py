@@ -17,6 +17,8 @@ few = settings(derandomize=True, max_examples=10, deadline=None)
 SMALL = EnsembleSettings(heads=2, hidden=(16,), steps=600, check=20, batch=32, learning_rate=1e-2)
 CAPACITY, ROWS = 128, 100
 KEY = jax.random.key(5)
+split_of = eqx.filter_jit(split_rows_of)
+loss_of = eqx.filter_jit(lambda ensemble, task, batch: ensemble.loss(task, batch))
 
 
 def never(observation, action, following):
@@ -79,8 +81,8 @@ def roles(split):
 def test_a_rows_side_and_weights_depend_on_its_number_alone(data):
     chosen = EnsembleSettings(heads=3, held_out=0.3, test=0.2, data=data)
     grow = lambda s, a: s  # noqa: E731
-    small = split_rows_of(some_replay(grow, 30, capacity=32), chosen, KEY)
-    large = split_rows_of(some_replay(grow, 100, seed=1, capacity=128), chosen, KEY)
+    small = split_of(some_replay(grow, 30, capacity=32), chosen, KEY)
+    large = split_of(some_replay(grow, 100, seed=1, capacity=128), chosen, KEY)
     for some, more in zip(roles(small), roles(large), strict=True):
         assert some == {row for row in more if row < 30}
     np.testing.assert_array_equal(small.weights[:30], large.weights[:30])
@@ -88,7 +90,7 @@ def test_a_rows_side_and_weights_depend_on_its_number_alone(data):
 
 def test_training_held_out_and_test_rows_are_apart_and_are_all_rows():
     replay = some_replay(lambda s, a: s, 900, capacity=1024)
-    split = split_rows_of(replay, EnsembleSettings(heads=1, held_out=0.3, test=0.1), KEY)
+    split = split_of(replay, EnsembleSettings(heads=1, held_out=0.3, test=0.1), KEY)
     train, held_out, test = roles(split)
     assert len(train) + len(held_out) + len(test) == 900
     assert train | held_out | test == set(range(900))
@@ -99,7 +101,7 @@ def test_training_held_out_and_test_rows_are_apart_and_are_all_rows():
 
 
 def test_bootstrap_weights_are_poisson_of_mean_one_and_the_references_are_one():
-    split = split_rows_of(some_replay(lambda s, a: s, 1, capacity=8192), EnsembleSettings(heads=2), KEY)
+    split = split_of(some_replay(lambda s, a: s, 1, capacity=8192), EnsembleSettings(heads=2), KEY)
     weights = np.asarray(split.weights)
     np.testing.assert_array_equal(weights[:, 0], 1)
     np.testing.assert_allclose(weights[:, 1:].mean(0), 1, atol=0.05)
@@ -110,7 +112,7 @@ def test_bootstrap_weights_are_poisson_of_mean_one_and_the_references_are_one():
 
 def test_disjoint_splits_give_every_row_to_one_head():
     chosen = EnsembleSettings(heads=4, data="disjoint")
-    weights = np.asarray(split_rows_of(some_replay(lambda s, a: s, 1, capacity=1024), chosen, KEY).weights)
+    weights = np.asarray(split_of(some_replay(lambda s, a: s, 1, capacity=1024), chosen, KEY).weights)
     np.testing.assert_array_equal(np.sort(weights[:, 1:], axis=1), np.tile([0, 0, 0, 4.0], (1024, 1)))
     np.testing.assert_allclose(weights.mean(0), 1, atol=0.3)
     np.testing.assert_array_equal(weights[:, 0], 1)
@@ -127,7 +129,7 @@ def test_the_loss_is_the_squared_error_of_z_scores(toy, linear_ensemble):
     batch = batch_for(task, rng, 5)
     wanted = (np.asarray(batch.next - batch.observation) - [0.5, -1.0]) / [2.0, 0.5]
     by_hand = np.sum((wanted - outputs_by_hand(ensemble, batch)[1]) ** 2, axis=-1)
-    np.testing.assert_allclose(ensemble.loss(task, batch), by_hand, rtol=1e-4)
+    np.testing.assert_allclose(loss_of(ensemble, task, batch), by_hand, rtol=1e-4)
 
 
 def test_the_loss_of_gaussian_heads_is_the_negative_log_likelihood_with_reward_and_end_where_learned(
@@ -144,7 +146,7 @@ def test_the_loss_of_gaussian_heads_is_the_negative_log_likelihood_with_reward_a
     likelihood = -0.5 * (wanted - output[..., :3]) ** 2 / np.exp(log_variance) - 0.5 * log_variance
     chance = 1 / (1 + np.exp(-output[..., 6]))
     entropy = -np.where(np.asarray(batch.terminated) > 0, np.log(chance), np.log(1 - chance))
-    np.testing.assert_allclose(ensemble.loss(task, batch), entropy - likelihood.sum(-1), rtol=1e-4)
+    np.testing.assert_allclose(loss_of(ensemble, task, batch), entropy - likelihood.sum(-1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("gaussian", [False, True])
@@ -197,10 +199,14 @@ def random_normaliser(rng, size):
     )
 
 
+@eqx.filter_jit
 def raw_predictions(ensemble, task, batch):
     said = ensemble.read(ensemble.net(ensemble.encode(task, batch.observation, batch.action)))
     deviation = 0.0 if said.deviation is None else said.deviation * ensemble.targets.deviation
     return ensemble.targets.undo(said.mean), deviation, said.end
+
+
+renormalise = jax.jit(Ensemble.renormalised)
 
 
 def renormalised(task, linear_ensemble, seed, *, gaussian, log_variance=0.0):
@@ -212,7 +218,7 @@ def renormalised(task, linear_ensemble, seed, *, gaussian, log_variance=0.0):
         calm = ensemble.net.weights[0].at[..., 3:6].multiply(0.1), ensemble.net.biases[0].at[..., 3:6].set(log_variance)
         ensemble = eqx.tree_at(lambda e: (e.net.weights[0], e.net.biases[0]), ensemble, calm)
     batch = batch_for(task, rng, 4)
-    return [raw_predictions(e, task, batch) for e in (ensemble, ensemble.renormalised(*normalisers[2:]))]
+    return [raw_predictions(e, task, batch) for e in (ensemble, renormalise(ensemble, *normalisers[2:]))]
 
 
 @few
@@ -244,7 +250,7 @@ def linear(s, a):
 def fitted(task, replay, seed=0, times=1, chosen=SMALL):
     """The ensemble before, split, ensemble after, and the metrics of each of several fits."""
     before = Ensemble.create(task, chosen, jax.random.key(seed))
-    split = split_rows_of(replay, chosen, KEY)
+    split = split_of(replay, chosen, KEY)
     after, state, metrics = before, chosen.optimiser.init(before.net), []
     for number in range(times):
         after, state, result = fitting(task, chosen)(after, state, replay, split, jax.random.key(number))
@@ -253,7 +259,7 @@ def fitted(task, replay, seed=0, times=1, chosen=SMALL):
 
 
 def held_out_loss(ensemble, task, replay, split):
-    return np.asarray(jnp.mean(ensemble.loss(task, replay.transitions(split.spread(1, 200))), axis=-1))
+    return np.asarray(jnp.mean(loss_of(ensemble, task, replay.transitions(split.spread(1, 200))), axis=-1))
 
 
 def test_a_fit_learns_a_linear_system_and_the_next_one_goes_on_from_there(task):

@@ -86,7 +86,13 @@ class Trainer:
         It is all or nothing: interrupted, the trainer is as it was before.
         """
         evaluate = last or self.episode % self.settings.loop.evaluate == 0
-        results = on_threads(lambda chunk: self._advance(chunk, evaluate), self.chunks)
+
+        def advance(chunk: Chunk) -> tuple[Chunk, Lived]:
+            # Products of fewer bits, the default of some accelerators, are known to hurt. The setting is a thread's own.
+            with jax.default_matmul_precision("float32"):
+                return self._advance(chunk, evaluate)
+
+        results = on_threads(advance, self.chunks)
         self.chunks = [chunk for chunk, _ in results]
         self.episode += 1
         return Lived(

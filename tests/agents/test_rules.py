@@ -1,0 +1,345 @@
+import copy
+from functools import cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Agent, Greedy
+from cdpo.dynamics.ensemble import EnsembleSettings
+from cdpo.dynamics.replay import Replay
+from cdpo.errors import UserError
+from cdpo.solvers.base import Starts
+from cdpo.solvers.dyna import Dyna, DynaSettings
+from cdpo.solvers.rollouts import Outlook
+from cdpo.solvers.sac import SAC, SACSettings
+from cdpo.tasks import find_task
+
+MODELS, HEADS = 2, 3
+TASK = find_task("pendulum-swingup")
+KEY = jax.random.key(0)
+HIDDEN = (8,)
+step = eqx.filter_jit(lambda models, observation, action: models.step(observation, action, KEY))
+
+
+@jax.jit
+def all_members(ensemble, observation, action):
+    return observation + ensemble.targets.undo(ensemble.net(ensemble.encode(TASK, observation, action)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_soon():
+    """The programs are small and run once or twice: compiling them is what takes time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def tiny(rule):
+    """An agent that learns little, in large steps, so that the trust region is reached."""
+    ensemble = EnsembleSettings(heads=HEADS, hidden=HIDDEN, steps=20, check=10, batch=16, held_out=0.2, test=0.1)
+    dyna = DynaSettings(rounds=2, updates=3, particles=4, horizon=3, returns=2, batch=8)
+    return Agent(TASK, rule, ensemble, Dyna(dyna, SAC(SACSettings(hidden=HIDDEN, learning_rate=0.02))), discount=0.8)
+
+
+@cache
+def agent_for(kind):
+    """Compiled programs depend on the shapes that a rule works with and not on its options."""
+    return tiny(HUCRL(models=MODELS) if kind == "hucrl" else CDPO(models=MODELS))
+
+
+@cache
+def newborn(kind):
+    mind = jax.jit(lambda key: agent_for(kind).begin(HIDDEN, key))(KEY)
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), mind)
+
+
+@cache
+def begun(rule):
+    """The agent of a rule, and its mind before any data."""
+    kind = "hucrl" if rule.name == "hucrl" else "any"
+    agent = copy.copy(agent_for(kind))
+    agent.rule = rule
+    mind = newborn(kind)
+    return agent, mind._replace(memory=rule.begin(mind.belief))
+
+
+@cache
+def real_rows():
+    """Of one episode with random actions."""
+    env, rng, rows = TASK.make(), np.random.default_rng(0), []
+    observation, _ = env.reset(seed=0)
+    for _ in range(100):
+        action = rng.uniform(-1, 1, 1).astype(np.float32)
+        following, reward, ended, _, _ = env.step(action)
+        rows.append(np.concatenate([observation, action, [reward], following, [ended]]))
+        observation = following
+    env.close()
+    return np.array(rows, np.float32)
+
+
+def replay_of(count):
+    rows = np.zeros((128, real_rows().shape[1]), np.float32)
+    rows[:count] = real_rows()[:count]
+    return Replay(jnp.asarray(rows), jnp.asarray(count, jnp.int32), TASK.observations, TASK.actions)
+
+
+@cache
+def learned(rule):
+    """The mind at the beginning and after each of two iterations, with their metrics."""
+    agent, mind = begun(rule)
+    blank = jnp.zeros(TASK.observations)
+    minds, metrics = [mind], []
+    for iteration, rows in ((1, 60), (2, 100)):
+        replay = replay_of(rows)
+        starts = Starts(jnp.array([[np.pi, 0.0]]), replay, blank, blank, jnp.array([0.25, 0.25, 0.5]))
+        mind, told = agent.learn(mind, replay, starts, jnp.asarray(iteration, jnp.int32), KEY)
+        minds.append(mind)
+        metrics.append(jax.device_get(told))
+    return minds, metrics
+
+
+class Notebook:
+    """A bench that solves nothing and writes down what it was asked."""
+
+    def __init__(self, belief, memory=(), iteration=1):
+        self.belief = belief
+        self.memory = memory
+        self.iteration = jnp.asarray(iteration, jnp.int32)
+        self.asked = []
+
+    def fold(self, number):
+        return jax.random.fold_in(KEY, number)
+
+    def solve(self, policy, models, trust=None, *, as_):
+        self.asked.append((as_, policy, models, trust))
+        return eqx.tree_at(lambda p: p.net.biases[-1], policy, policy.net.biases[-1] + 1)
+
+    def look(self, policy, model):
+        return Outlook(jnp.zeros(()), jnp.arange(24.0).reshape(3, 4, 2))
+
+
+def asked(rule, iteration=1, memory=None):
+    """What the rule asks a bench to solve, the policy that it starts with, and its plan."""
+    _, mind = begun(rule)
+    bench = Notebook(mind.belief, mind.memory if memory is None else memory, iteration)
+    plan = rule.improve(mind.policy, bench)
+    return bench.asked, mind.policy, plan
+
+
+def steps_of(models):
+    """Where each model leads from the same states, [M, B, d]."""
+    extra = 2 if models.optimism is not None else 0
+    observation = jnp.tile(jnp.linspace(-2, 2, 10).reshape(5, 2), (models.count, 1, 1))
+    action = jnp.zeros((models.count, 5, 1 + extra)).at[..., 0].set(0.5)
+    return np.asarray(step(models, observation, action).next)
+
+
+def member(belief, index):
+    observation, action = jnp.linspace(-2, 2, 10).reshape(5, 2), jnp.full((5, 1), 0.5)
+    return np.asarray(all_members(belief.ensemble, observation, action))[index]
+
+
+def same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+# --- which models, and which updates
+
+
+def test_greedy_plans_on_the_reference_alone():
+    [(name, start, models, trust)], policy, plan = asked(Greedy(models=MODELS))
+    assert (name, trust) == ("pi", None)
+    same(start, policy)
+    reference = member(models.belief, 0)
+    np.testing.assert_allclose(steps_of(models), np.stack([reference] * MODELS), rtol=1e-5, atol=1e-5)
+    same(plan.policy, plan.reference)
+
+
+def test_psrl_plans_on_one_head_alone_which_the_key_draws():
+    [(_, _, models, trust)], _, plan = asked(PSRL(models=MODELS))
+    assert trust is None
+    drawn = np.unique(models.heads)
+    assert len(drawn) == 1
+    head = member(models.belief, int(drawn[0]))  # before any data the scale is one
+    np.testing.assert_allclose(steps_of(models), np.stack([head] * MODELS), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(steps_of(plan.model)[0], member(models.belief, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_hucrl_plans_on_the_reference_and_a_choice_within_beta():
+    rule = HUCRL(models=MODELS, beta=2.0)
+    [(_, start, models, trust)], _, _ = asked(rule)
+    assert trust is None
+    assert models.optimism == 2
+    assert start.actions == 3  # the torque, and a choice for each dimension
+    np.testing.assert_allclose(steps_of(models)[0], member(models.belief, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_cdpo_improves_on_the_reference_and_then_near_that_on_different_heads():
+    (referential, conservative), policy, plan = asked(CDPO(models=MODELS))
+    assert [referential[0], conservative[0]] == ["q", "pi"]
+    same(referential[1], policy)
+    assert referential[3] is None
+    reference = member(referential[2].belief, 0)
+    np.testing.assert_allclose(steps_of(referential[2]), np.stack([reference] * MODELS), rtol=1e-5, atol=1e-5)
+    same(conservative[1], plan.reference)  # from q
+    models, trust = conservative[2:]
+    assert len(np.unique(models.heads)) == MODELS
+    for i, head in enumerate(np.asarray(models.heads)[:, 0]):
+        np.testing.assert_allclose(steps_of(models)[i], member(models.belief, int(head)), rtol=1e-4, atol=1e-4)
+    same(trust.centre, plan.reference)
+    assert trust.active
+    assert trust.bound == pytest.approx(0.1)
+    np.testing.assert_array_equal(trust.watched, np.arange(8.0).reshape(4, 2))
+    np.testing.assert_array_equal(trust.checked, np.arange(8.0, 16.0).reshape(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "bounds"),
+    [("constant", (0.2, 0.2)), ("sqrt", (0.2, 0.1)), ("linear", (0.2, 0.05)), ("none", None)],
+)
+def test_the_bound_follows_its_schedule(schedule, bounds):
+    rule = CDPO(models=MODELS, kl=0.2, schedule=schedule)
+    trusts = [asked(rule, iteration)[0][-1][-1] for iteration in (1, 4)]
+    if bounds is None:
+        assert not any(trust.active for trust in trusts)
+    else:
+        np.testing.assert_allclose([trust.bound for trust in trusts], bounds, rtol=1e-5)
+        assert all(trust.active for trust in trusts)
+
+
+def test_the_referential_update_alone_gives_pi_equal_to_q():
+    requests, _, plan = asked(CDPO(models=MODELS, update="referential"))
+    assert [request[0] for request in requests] == ["q"]
+    same(plan.policy, plan.reference)
+    assert plan.trust is None
+
+
+def test_the_conservative_update_alone_stays_near_the_last_policy():
+    requests, policy, plan = asked(CDPO(models=MODELS, update="conservative"))
+    assert [request[0] for request in requests] == ["pi"]
+    same(plan.reference, policy)
+    same(requests[0][3].centre, policy)
+
+
+def test_the_reference_can_be_the_mean_of_the_heads():
+    (referential, _), _, _ = asked(CDPO(models=MODELS, reference="mean"))
+    mean = np.mean([member(referential[2].belief, head) for head in range(1, 1 + HEADS)], axis=0)
+    np.testing.assert_allclose(steps_of(referential[2]), np.stack([mean] * MODELS), rtol=1e-4, atol=1e-4)
+
+
+def test_the_reference_can_be_a_running_average_that_begins_with_the_first_fit():
+    rule = CDPO(models=MODELS, reference="average")
+    _, mind = begun(rule)
+    doubled = jax.tree.map(lambda leaf: 2 * leaf, mind.memory.net)
+    memory = eqx.tree_at(lambda m: m.net, mind.memory, doubled)
+    now = mind.belief.ensemble.net.member(0)
+    for iteration, factor in ((1, 1.0), (2, 0.8 * 2 + 0.2)):
+        requests, _, plan = asked(rule, iteration, memory)
+        expected = jax.tree.map(lambda leaf, factor=factor: factor * leaf, now)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), plan.memory.net, expected)
+        same(requests[0][2].reference, plan.memory.net)
+
+
+def test_models_can_be_mixes_of_all_heads():
+    requests, _, _ = asked(CDPO(models=MODELS, sampling="mix"))
+    for _, _, models, _ in requests:
+        assert models.heads.shape == (MODELS, HEADS)  # the reference too, so that one program serves both
+    np.testing.assert_allclose(np.linalg.norm(requests[1][2].gain, axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(requests[0][2].gain, 0)
+
+
+@pytest.mark.xfail(reason="the reference's gain is of a weak type, and the solver is compiled twice")
+@pytest.mark.parametrize("sampling", ["subset", "mix"])
+def test_both_updates_are_asked_for_in_the_same_types_so_that_one_program_serves_both(sampling):
+    requests, _, _ = asked(CDPO(models=MODELS, sampling=sampling))
+    kinds = [[leaf.aval for leaf in jax.tree.leaves((policy, models))] for _, policy, models, _ in requests]
+    assert kinds[0] == kinds[1]
+
+
+# --- whole iterations
+
+QUICK = [
+    CDPO(models=MODELS, kl=1e-3),
+    CDPO(models=MODELS, kl=1e-3, schedule="sqrt"),
+    CDPO(models=MODELS, kl=1e-3, schedule="linear"),
+    CDPO(models=MODELS, kl=1e-3, schedule="none"),
+    CDPO(models=MODELS, kl=1e-3, update="referential"),
+    CDPO(models=MODELS, kl=1e-3, update="conservative"),
+    PSRL(models=MODELS),
+    HUCRL(models=MODELS),
+]
+SLOW = [  # each compiles programs of its own
+    Greedy(models=MODELS),
+    CDPO(models=MODELS, kl=1e-3, reference="mean"),
+    CDPO(models=MODELS, kl=1e-3, reference="average"),
+    CDPO(models=MODELS, kl=1e-3, sampling="mix"),
+]
+
+
+def described(rule):
+    plain = type(rule)(models=MODELS)
+    return "-".join([rule.name, *(str(v) for k, v in vars(rule).items() if k != "kl" and v != getattr(plain, k))])
+
+
+every_rule = pytest.mark.parametrize(
+    "rule", [*QUICK, *(pytest.param(rule, marks=pytest.mark.slow) for rule in SLOW)], ids=described
+)
+
+
+@every_rule
+def test_two_iterations_give_finite_numbers_and_every_metric(rule):
+    minds, metrics = learned(rule)
+    for mind in minds[1:]:
+        leaves = [leaf for leaf in jax.tree.leaves(mind) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        assert all(np.all(np.isfinite(leaf)) for leaf in leaves)
+    expected = {"improvement", "value_q", "value_last", "unsettled_reference", "unsettled_sample", "scale"}
+    expected |= {"model_steps", "model_held_out_loss", "coverage90_test", "coverage90_test_raw"}
+    expected |= {"unsettled_optimistic"} if rule.name == "hucrl" else set()
+    dual = isinstance(rule, CDPO) and rule.update != "referential"
+    expected |= {"kl_bound", "kl_spent", "tv_bound", "tv_spent"} if dual else set()
+    for told in metrics:
+        assert expected <= set(told)
+        assert all(np.all(np.isfinite(value)) for value in told.values())
+        assert ("kl_spent" in told) == dual
+        assert told["improvement"] == pytest.approx(told["value_q"] - told["value_last"], abs=1e-5)
+    assert set(metrics[0]) == set(metrics[1])
+    assert np.any(np.asarray(minds[1].policy.net.weights[0] != minds[2].policy.net.weights[0]))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in QUICK if isinstance(rule, CDPO)], ids=described)
+def test_what_is_spent_of_the_trust_region_is_within_its_bound(rule):
+    _, metrics = learned(rule)
+    if rule.update == "referential":
+        return
+    for iteration, told in enumerate(metrics, start=1):
+        power = {"sqrt": 0.5, "linear": 1.0}.get(rule.schedule, 0.0)
+        assert told["kl_bound"] == pytest.approx(1e-3 / iteration**power, rel=1e-5)
+        assert told["tv_bound"] == pytest.approx(np.sqrt(told["kl_bound"] / 2), rel=1e-5)  # Pinsker
+        assert told["tv_spent"] == pytest.approx(np.sqrt(told["kl_spent"] / 2), rel=1e-5)
+        if rule.schedule == "none":
+            assert told["kl_spent"] > 1.1 * told["kl_bound"]  # so that the bound is what held the others
+        else:
+            assert told["kl_spent"] <= 1.1 * told["kl_bound"]
+
+
+def test_an_iteration_without_referential_update_improves_nothing():
+    _, metrics = learned(CDPO(models=MODELS, kl=1e-3, update="conservative"))
+    assert [told["improvement"] for told in metrics] == [0, 0]
+
+
+def test_every_rule_is_known_by_its_name():
+    assert {name: rule.name for name, rule in RULES.items()} == {name: name for name in RULES}
+    assert set(RULES) >= {"cdpo", "greedy", "psrl", "hucrl"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong"),
+    [(CDPO, {"kl": 0.0}), (CDPO, {"schedule": "cubic"}), (CDPO, {"update": "both"}), (HUCRL, {"beta": -1.0}),
+     (PSRL, {"models": 0})],
+)  # fmt: skip
+def test_settings_outside_their_range_are_the_users_mistake(rule, wrong):
+    with pytest.raises(UserError):
+        rule(**wrong)
