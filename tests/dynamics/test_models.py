@@ -98,7 +98,6 @@ def test_the_reference_can_be_the_mean_of_the_heads_or_another_network(belief):
     np.testing.assert_allclose(other, member_says(belief, 2, observation, action), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.xfail(reason="the reference's gain is of a weak type, and the solver is compiled twice")
 def test_a_repeated_reference_has_the_types_of_sampled_models_so_that_one_program_serves_both(belief):
     kinds = [
         [leaf.aval for leaf in jax.tree.leaves(models)]

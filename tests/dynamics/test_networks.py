@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ evaluate = jax.jit(lambda net, x: net(x))
 def random_net(rng, sizes, ensemble=(), **kind):
     """With biases, which a net that was just created has not."""
     kind = {"activation": "swish", "layer_norm": False} | kind
-    pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+    pairs = list(pairwise(sizes))
     draw = lambda *shape: jnp.asarray(rng.normal(size=(*ensemble, *shape)), jnp.float32)  # noqa: E731
     return MLP(tuple(draw(*pair) for pair in pairs), tuple(draw(size) for _, size in pairs), **kind)
 

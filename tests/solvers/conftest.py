@@ -46,7 +46,9 @@ def _policy(task, seed=0, extra=0, hidden=(8,)):
     """With opinions: an untrained policy does nothing anywhere."""
     rng = np.random.default_rng(seed)
     size = task.observations
-    inputs = Normaliser(jnp.asarray(rng.normal(size=size), jnp.float32), jnp.asarray(rng.uniform(0.5, 2, size), jnp.float32))
+    inputs = Normaliser(
+        jnp.asarray(rng.normal(size=size), jnp.float32), jnp.asarray(rng.uniform(0.5, 2, size), jnp.float32)
+    )
     policy = Policy.create(task, inputs, hidden, jax.random.key(seed), extra)
     return jax.tree.map(lambda leaf: leaf + 0.3 * jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), policy)
 

@@ -211,7 +211,9 @@ def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear
     assert np.all(np.abs(state) < 0.25)
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"real": 1.0}, {"initial": -1.0}, {"initial": 0.0, "visited": 0.0, "broad": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 0}, {"real": 1.0}, {"initial": -1.0}, {"initial": 0.0, "visited": 0.0, "broad": 0.0}]
+)
 def test_settings_outside_their_range_are_the_users_mistake(wrong):
     with pytest.raises(UserError):
         DynaSettings(**wrong)

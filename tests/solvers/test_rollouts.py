@@ -1,6 +1,5 @@
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -67,7 +66,9 @@ def test_imagined_trajectories_are_those_of_the_true_system_and_keep_their_model
     task = linear_task(reward, observations=2)
     models = sampled_models(linear_belief(task, [np.zeros((3, 2)), *STEP]), 2, "subset", KEY)
     policy, starts = some_policy(task), starts_at([[0.5, -0.5], [1.0, 0.0]])
-    run = eqx.filter_jit(lambda key: imagine(policy, models, starts, key, particles=3, horizon=5, steps=1, discount=0.9))
+    run = eqx.filter_jit(
+        lambda key: imagine(policy, models, starts, key, particles=3, horizon=5, steps=1, discount=0.9)
+    )
     seen = rollouts(run(KEY), 5, 3)
     for i, head in enumerate(np.asarray(models.heads)[:, 0]):
         move = np.concatenate([seen.observation[i], seen.action[i]], axis=-1) @ STEP[head - 1]
@@ -86,7 +87,9 @@ def test_a_particle_whose_task_ends_begins_anew_at_a_start(linear_task, linear_b
     task = linear_task(reward, low)
     models = reference_model(linear_belief(task, [[[-0.5], [0.0]]] * 2), 2)  # s' = s / 2: 1, 0.5, 0.25 ends
     policy, starts = some_policy(task), starts_at([[1.0]])
-    run = eqx.filter_jit(lambda key: imagine(policy, models, starts, key, particles=2, horizon=5, steps=2, discount=0.9))
+    run = eqx.filter_jit(
+        lambda key: imagine(policy, models, starts, key, particles=2, horizon=5, steps=2, discount=0.9)
+    )
     seen = rollouts(run(KEY), 5, 2)
     for each in np.ndindex(2, 2):
         index = (each[0], slice(None), each[1])

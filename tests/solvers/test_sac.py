@@ -119,10 +119,10 @@ def test_a_critic_learns_from_its_own_models_batch_only(policy, state, update, t
     first, second = some_batch(0), some_batch(1)
     mixed = jax.tree.map(lambda a, b: jnp.stack([a[0], b[1]]), first, second)
     results = [update(policy, state, batch, trust, KEY)[1] for batch in (first, mixed)]
-    for here, there in zip(*((s.critics.weights[0], s.critic_optimiser[0].mu.weights[0]) for s in results), strict=True):
-        np.testing.assert_array_equal(here[0], there[0])
-    gradients = [np.asarray(s.critic_optimiser[0].mu.weights[0]) for s in results]
-    assert np.all(gradients[0][1] != gradients[1][1])
+    here, there = (np.asarray(each.critic_optimiser[0].mu.weights[0]) for each in results)  # a share of the gradient
+    np.testing.assert_array_equal(here[0], there[0])
+    assert np.all(here[1] != there[1])
+    np.testing.assert_array_equal(*(each.critics.weights[0][0] for each in results))
 
 
 def test_critics_descend_the_squared_error_to_the_target(policy, state, update, trust):
@@ -203,7 +203,8 @@ def test_renormalised_critics_give_the_same_values_of_rewards_as_they_were_paid(
     after = sac.renormalised(state, policy, other, jnp.asarray(7.0))
     batch = some_batch()
     before, now = (
-        s.scale * critics_say(s.critics, p, batch.observation, batch.action) for s, p in ((state, policy), (after, other))
+        s.scale * critics_say(s.critics, p, batch.observation, batch.action)
+        for s, p in ((state, policy), (after, other))
     )
     np.testing.assert_allclose(now, before, rtol=1e-4, atol=1e-4)
     assert after.scale == 7

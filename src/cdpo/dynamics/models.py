@@ -133,7 +133,7 @@ def reference_model(
     size = belief.ensemble.targets.mean.shape[-1]
     heads = belief.heads if mean else heads
     numbers = jnp.broadcast_to(1 + jnp.arange(heads), (models, heads))
-    gain = jnp.full((models, heads, size), 1 / belief.heads if mean else 0.0)
+    gain = jnp.full((models, heads, size), 1 / belief.heads if mean else 0.0, jnp.float32)
     return ModelSet(belief, belief.ensemble.net.member(0) if net is None else net, numbers, gain)
 
 

@@ -88,7 +88,7 @@ class Trainer:
         evaluate = last or self.episode % self.settings.loop.evaluate == 0
 
         def advance(chunk: Chunk) -> tuple[Chunk, Lived]:
-            # Products of fewer bits, the default of some accelerators, are known to hurt. The setting is a thread's own.
+            # Products of fewer bits, the default of some accelerators, are known to hurt. The setting is per thread.
             with jax.default_matmul_precision("float32"):
                 return self._advance(chunk, evaluate)
 

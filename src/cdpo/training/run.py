@@ -23,6 +23,7 @@ from cdpo.training.events import EventWriter
 from cdpo.training.loop import Lived, Record, Trainer
 from cdpo.training.store import Log, cut_file, flatten, load_arrays, restore, save_arrays
 
+PATIENCE = 30.0  # seconds of work that may be lost
 STATE = "state.npz"
 POLICY = "policy.npz"
 
@@ -30,11 +31,10 @@ POLICY = "policy.npz"
 class Journal:
     """Keeps a trainer's run in a folder."""
 
-    def __init__(self, folder: RunFolder, trainer: Trainer, *, patience: float = 30.0) -> None:
-        """At most `patience` seconds of work may be lost; 0 keeps every iteration."""
+    def __init__(self, folder: RunFolder, trainer: Trainer) -> None:
+        """Goes on where the folder's last checkpoint is, if it has one."""
         self.folder = folder
         self.trainer = trainer
-        self.patience = patience
         self._checkpoints = folder.path / "checkpoints"
         self._checkpoints.mkdir(exist_ok=True)
         self._saved = time.monotonic()
@@ -68,7 +68,7 @@ class Journal:
             tagged = {f"seed {record['seed']}/{name}": float(value) for name, value in numbers.items()}
             self._events.scalars(record["env_steps"], tagged)
         self._written = self.trainer.episode
-        if time.monotonic() - self._saved >= self.patience:
+        if time.monotonic() - self._saved >= PATIENCE:
             self.commit()
 
     def commit(self) -> None:
@@ -153,9 +153,9 @@ def _told(pupil: Any) -> Record:
 
 
 @contextlib.contextmanager
-def journal(folder: RunFolder, trainer: Trainer, *, patience: float = 30.0) -> Iterator[Journal]:
+def journal(folder: RunFolder, trainer: Trainer) -> Iterator[Journal]:
     """A journal that commits at the end, also of an interrupted run."""
-    kept = Journal(folder, trainer, patience=patience)
+    kept = Journal(folder, trainer)
     try:
         yield kept
         kept.commit()

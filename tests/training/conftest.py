@@ -1,0 +1,88 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+
+# Everything small enough to compile in seconds and run in none.
+TINY = {
+    "models": 2,
+    "loop": {"evaluation_episodes": 1},
+    "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
+    "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
+    "sac": {"hidden": (8,)},
+}
+
+# Kills its own process at the n-th call of a function: before it, or after it has done its work.
+CHILD = """
+import importlib, os, signal, sys
+module, name, when, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+from cdpo.training import run
+run.PATIENCE = 0.0
+if name != "-":
+    home = importlib.import_module(module)
+    *path, last = name.split(".")
+    for part in path:
+        home = getattr(home, part)
+    original, calls = getattr(home, last), [0]
+    def wrapped(*args, **kwargs):
+        calls[0] += 1
+        if when == "before" and calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if when == "after" and calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(home, last, wrapped)
+sys.argv = ["cdpo", *sys.argv[5:]]
+from cdpo.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def tiny() -> dict:
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def tiny_words() -> list[str]:
+    """The tiny settings on the command line, on a task with short episodes."""
+    words = ["pendulum-swingup", "--horizon", "20", "--cdpo.models", "2"]
+    for part in ("loop", "ensemble", "dyna", "sac"):
+        for name, value in TINY[part].items():
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"--{part}.{name.replace('_', '-')}", *map(str, values)]
+    return words
+
+
+@pytest.fixture(scope="session")
+def child(tmp_path_factory):
+    """Runs `cdpo` in a process of its own, which may be told to kill itself at some call."""
+    cache = tmp_path_factory.getbasetemp() / "cache"  # programs are compiled once for all children
+
+    def run(*words: str, kill: tuple[str, str, str, int] = ("-", "-", "-", 0)) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "PYTHONPATH": str(SRC), "XDG_CACHE_HOME": str(cache), "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, "-c", CHILD, *map(str, kill), *words]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        if kill[0] != "-":
+            assert result.returncode == -signal.SIGKILL, result.stderr
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def told():
+    """What a run folder tells, less the time that it took."""
+
+    def read(folder: Path) -> list[dict]:
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return [{name: value for name, value in record.items() if name != "wall_s"} for record in records]
+
+    return read
