@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-DEMO := --env chain --size 8 --agents cdpo psrl --seeds 10
+DEMO := inverted-pendulum --seeds 2 --episodes 8
 
 .PHONY: help venv demo test test-all lint format bench clean
 
@@ -21,9 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## run CDPO beside PSRL on a small task and show where the report is
+demo: $(STAMP) ## train CDPO on a small task and show where the report is
 	@out=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
-	  $(BIN)/cdpo tabular $(DEMO) --out "$$out" && \
+	  $(BIN)/cdpo train $(DEMO) --out "$$out" && \
 	  $(BIN)/cdpo report "$$out"
 
 lint: $(STAMP) ## check style and types
@@ -41,8 +41,9 @@ format: $(STAMP) ## format the code and apply safe fixes
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(STAMP) ## measure the tabular part
+bench: $(STAMP) ## measure the tabular and the deep part
 	@$(BIN)/python benchmarks/tabular.py
+	@$(BIN)/python benchmarks/deep.py
 
 clean: ## remove .venv and caches (runs/ stays: it holds results)
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,9 +1,11 @@
 """Agents as objects: `cdpo.CDPO(task).learn(episodes=20)`."""
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -51,8 +53,11 @@ class DeepAgent:
         self.task = find_task(task, reward=reward, terminates=terminates, horizon=horizon)
         self.settings = settings or build_settings(self.task, self.rule, preset, changes)
         self.preset = preset
+        self._word = task if isinstance(task, str) and reward is None and terminates is None else None
         self._trainer = Trainer(self.task, self.settings, seed_numbers(seeds, seed))
+        self._seeds = [Seed(self._trainer, index) for index in range(seeds)]
         self._policy_only = False
+        self._wall = 0.0
         self.records: list[Record] = []
 
     @property
@@ -80,8 +85,10 @@ class DeepAgent:
         with Progress() as display:
             task = display.task(f"{self.task.name}, {self.rule}", last + 1) if progress else None
             while self._trainer.episode <= last and self._trainer.going:
+                began = time.monotonic()
                 lived = self._trainer.advance(last=self._trainer.episode == last)
-                self.records += lived.records
+                self._wall += time.monotonic() - began
+                self.records += [{**record, "wall_s": round(self._wall, 3)} for record in lived.records]
                 if task is not None:
                     task.advance(note=returns_note(lived.records))
             if task is not None:
@@ -96,7 +103,7 @@ class DeepAgent:
         """One seed."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"there are {len(self)} seeds, and none at {index}")
-        return Seed(self._trainer, index % len(self))
+        return self._seeds[index]
 
     @property
     def best(self) -> "Seed":
@@ -126,24 +133,26 @@ class DeepAgent:
     @property
     def model(self) -> "Model":
         """The best seed's model."""
+        if self._policy_only:
+            raise UserError("only the policy was loaded, without a model; load the run without policy_only")
         return self.best.model
 
     def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
         """Into a new folder: everything, replay included, or what is needed to act."""
         check_free(path)
-        config = run_config(self.task, self.settings, self.preset, self.seeds, max(self.episodes - 1, 0))
+        config = run_config(self.task, self._word, self.settings, self.preset, self.seeds, max(self.episodes - 1, 0))
         folder = RunFolder.create(path, config)
         if policy_only or self._policy_only:
             (folder.path / "checkpoints").mkdir()
-            save_arrays(folder.path / "checkpoints" / POLICY, flatten(self._trainer.minds().policy), {})
+            evaluated = {"evaluated": [pupil.evaluated for pupil in self._trainer.pupils]}
+            save_arrays(folder.path / "checkpoints" / POLICY, flatten(self._trainer.minds().policy), evaluated)
             return folder.path
         kept = Journal(folder, self._trainer)
         try:
             kept.adopt(self.records)
         finally:
             kept.close()
-        wall = self.records[-1].get("wall_s", 0.0) if self.records else 0.0
-        folder.write_summary(summarise(folder, self._trainer, wall or 0.0))
+        folder.write_summary(summarise(folder, self._trainer, self._wall))
         return folder.path
 
 
@@ -213,7 +222,8 @@ class Model:
                 f"not shapes {seen.shape} and {done.shape}"
             )
         scaled = (done - (task.high + task.low) / 2) / ((task.high - task.low) / 2)
-        mean, spread = self._belief.predict(jnp.atleast_2d(seen), jnp.atleast_2d(scaled))
+        with jax.default_matmul_precision("float32"):
+            mean, spread = self._belief.predict(jnp.atleast_2d(seen), jnp.atleast_2d(scaled))
         shape = seen.shape
         return np.asarray(mean).reshape(shape), np.asarray(spread).reshape(shape)
 
@@ -254,17 +264,18 @@ def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> De
     config = folder.config
     settings = settings_of(folder)
     found = task_of(folder) if task is None else find_task(task)
+    word = config.get("task") if task is None else None
     seeds = config.get("seeds")
     if not isinstance(seeds, int) or not isinstance(config.get("seed"), int):
         raise UserError(f"{str(path)!r} has no seeds in its config.json; start the run again elsewhere")
     agent = AGENTS[settings.rule.name](found, seeds=seeds, seed=config["seed"], settings=settings)
-    agent.preset = str(config.get("preset"))
+    agent.preset, agent._word = str(config.get("preset")), word
     checkpoints = folder.path / "checkpoints"
     if policy_only or not (checkpoints / STATE).exists():
         agent._policy_only = True
         _read_policy(checkpoints, agent._trainer)
         return agent
-    read_checkpoint(folder, agent._trainer)
+    agent._wall = read_checkpoint(folder, agent._trainer)["wall_s"]
     agent.records = [record for record in folder.records() if record["episode"] < agent.episodes]
     return agent
 
@@ -273,15 +284,21 @@ def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
     """The policies alone, of a whole checkpoint or of one that holds nothing else."""
     minds = trainer.minds()
     if (checkpoints / STATE).exists():
-        arrays, _ = load_arrays(checkpoints / STATE)
+        arrays, meta = load_arrays(checkpoints / STATE)
         mark = ".policy"
         policy = restore(minds.policy, {n.removeprefix(mark): a for n, a in arrays.items() if n.startswith(mark)})
+        evaluated = [pupil.get("evaluated") for pupil in meta.get("pupils", [])]
     elif (checkpoints / POLICY).exists():
-        policy = restore(minds.policy, load_arrays(checkpoints / POLICY)[0])
+        arrays, meta = load_arrays(checkpoints / POLICY)
+        policy = restore(minds.policy, arrays)
+        evaluated = meta.get("evaluated", [])
     else:
         raise UserError(f"{str(checkpoints.parent)!r} has no checkpoint yet; train it first")
     none = [np.zeros((0, trainer.row_width), np.float32)] * len(trainer.pupils)
-    told = [{"steps": 0, "evaluated": None, "stopped": None} for _ in trainer.pupils]
+    known = [value if isinstance(value, float) else None for value in evaluated]
+    if len(known) != len(trainer.pupils):
+        raise UserError(f"{str(checkpoints.parent)!r} holds other seeds than its config.json says; restore a copy")
+    told = [{"steps": 0, "evaluated": value, "stopped": None} for value in known]
     trainer.restore(0, minds._replace(policy=policy), none, told)
 
 
@@ -302,11 +319,14 @@ def seed_numbers(seeds: int, seed: int) -> list[int]:
     return list(range(seed, seed + seeds))
 
 
-def run_config(task: Task, settings: Settings, name: str, seeds: Sequence[int], episodes: int) -> dict[str, Any]:
-    """`config.json` of a training run."""
+def run_config(
+    task: Task, word: str | None, settings: Settings, name: str, seeds: Sequence[int], episodes: int
+) -> dict[str, Any]:
+    """`config.json` of a training run; `word` is what the task can be found by again, None if it was given."""
     return {
         "kind": "train",
-        "task": task.name,
+        "task": word,
+        "task_name": task.name,
         "horizon": task.horizon,
         "agent": settings.rule.name,
         "solver": settings.solver,
@@ -331,9 +351,12 @@ def settings_of(folder: RunFolder) -> Settings:
 def task_of(folder: RunFolder) -> Task:
     """Of a training run, by its name."""
     config = folder.config
-    name, horizon = config.get("task"), config.get("horizon")
-    task = find_task(str(name))
-    return task if horizon == task.horizon else find_task(str(name), horizon=horizon)
+    word, horizon = config.get("task"), config.get("horizon")
+    if not isinstance(word, str):
+        where = repr(str(folder.path))
+        raise UserError(f"{where} was trained on an environment that has no name; use cdpo.load(path, task=...)")
+    task = find_task(word)
+    return task if horizon == task.horizon else find_task(word, horizon=horizon)
 
 
 def returns_note(records: Sequence[Record]) -> str:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cdpo.dynamics.calibration import Calibration, calibrate, coverage_metrics, residuals
-from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, fit, split_rows_of
+from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, chosen, fit, split_rows_of
 from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
@@ -136,7 +136,7 @@ class Agent:
         self.ensemble = ensemble
         self.solver = solver
         self.discount = discount
-        horizon = math.log(_NEGLIGIBLE) / math.log(discount) if 0 < discount < 1 else task.horizon
+        horizon = math.log(_NEGLIGIBLE) / math.log(discount) if discount > 0 else 1
         self._horizon = max(1, min(int(horizon), task.horizon))
         self.fit = jax.jit(self._fit)
         self.solve = jax.jit(self._solve)
@@ -189,7 +189,8 @@ class Agent:
         held = residuals(ensemble, task, replay.transitions(split.spread(1, JUDGED)))
         calibration = calibrate(held, split.counts[1])
         tested = residuals(ensemble, task, replay.transitions(split.spread(2, JUDGED)))
-        metrics |= coverage_metrics(tested, calibration, "test")
+        measured = coverage_metrics(tested, calibration, "test")
+        metrics |= jax.tree.map(lambda value: jnp.where(split.counts[2] > 0, value, jnp.nan), measured)
         metrics |= {"scale": jnp.mean(calibration.scale), "spread": jnp.mean(calibration.scale * tested.spread)}
         everything = replay.transitions()
         seen = jnp.where(replay.valid[:, None], everything.next, everything.next[:1])
@@ -201,9 +202,11 @@ class Agent:
         range_ = jnp.stack([2 * low - high, 2 * high - low])
         rewards = jnp.stack([jnp.min(paid), jnp.max(paid)])
         belief = Belief(ensemble, calibration, range_, rewards, task)
-        policy = mind.policy.renormalised(ensemble.inputs)
+        old = chosen(mind.belief.ensemble.fits == 0, ensemble.inputs, mind.policy.inputs)
+        last = eqx.tree_at(lambda p: p.inputs, mind.policy, old)
+        policy = last.renormalised(ensemble.inputs)
         size = jnp.sqrt(jnp.sum(jnp.where(replay.valid, paid**2, 0.0)) / jnp.maximum(replay.size, 1))
-        solver_state = self.solver.renormalised(mind.solver_state, mind.policy, policy, size)
+        solver_state = self.solver.renormalised(mind.solver_state, last, policy, size)
         return Mind(belief, fit_state, policy, solver_state, mind.memory), metrics
 
     def _solve(

@@ -65,7 +65,8 @@ class Train:
     def with_preset(self) -> "Train":
         """The same words with the preset's settings, as defaults for those that are given."""
         settings = preset(self.preset, self._task(), self._rule())
-        parts = {name: getattr(settings, name) for name in ("loop", "ensemble", "dyna", "sac")}
+        parts: dict[str, Any] = {name: getattr(settings, name) for name in ("loop", "ensemble", "dyna", "sac")}
+        parts[self._rule()] = settings.rule
         return dataclasses.replace(self, **parts)
 
     def settings(self) -> Settings:
@@ -81,7 +82,7 @@ class Train:
         name = f"{task.name}-{self.agent}".replace("/", "-").lower()
         out = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S") if self.out is None else self.out
         check_free(out)
-        config = run_config(task, settings, self.preset, seeds, self.episodes)
+        config = run_config(task, self.task, settings, self.preset, seeds, self.episodes)
         folder = RunFolder.create(out, {"command": shlex.join(["cdpo", *words]), **config})
         return _train(folder, Trainer(task, settings, seeds), self.episodes)
 
@@ -171,12 +172,14 @@ class CheckEnv:
     """A task's name or a Gymnasium id."""
     episodes: int = 3
     """Random episodes to try."""
+    horizon: int | None = None
+    """Time limit of an episode in steps; the environment's own if not given."""
 
     def run(self, words: Sequence[str]) -> None:
         """Check and report."""
         if self.episodes < 1:
             raise UserError(f"--episodes must be at least 1, not {self.episodes}")
-        report = check_task(find_task(self.task), self.episodes)
+        report = check_task(find_task(self.task, horizon=self.horizon), self.episodes)
         for finding in report.findings:
             print(finding)
         if not report.ok:

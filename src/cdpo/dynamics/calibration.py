@@ -21,6 +21,7 @@ LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _FITTED = 0.9
 _SHARES = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the noise, tried against the spread
 _FLOOR = 1e-6  # of a width in z-scores
+_DOUBT = 0.01  # nats per nat of scaling
 _TRUSTED = 10.0  # rows at which the fitted scale counts as much as no scaling
 
 
@@ -65,12 +66,12 @@ def calibrate(held: Residuals, count: Array) -> Calibration:
     # The scale that maximises a Gaussian likelihood has a closed form; what is left of the likelihood ranks the shares.
     log_scale = 0.5 * jnp.log(jnp.mean((held.error / widths) ** 2, axis=1))
     surprise = log_scale + jnp.mean(jnp.log(widths), axis=1)  # [shares, o]
-    best = jnp.argmin(surprise, axis=0)
+    factors = jnp.quantile(jnp.abs(held.error) / widths, _FITTED, axis=1) / ndtri((1 + _FITTED) / 2)
+    factors = jnp.clip(factors, 0.1, 100.0)
+    # Where the spread hardly varies all shares are as likely: the least scaling decides.
+    best = jnp.argmin(surprise + _DOUBT * jnp.abs(jnp.log(factors)), axis=0)
     share = jnp.asarray(_SHARES)[best]
-    width = jnp.take_along_axis(widths, best[None, None, :], axis=0)[0]
-    score = jnp.abs(held.error) / width
-    factor = jnp.quantile(score, _FITTED, axis=0) / ndtri((1 + _FITTED) / 2)
-    factor = jnp.clip(factor, 0.1, 100.0) ** (count / (count + _TRUSTED))
+    factor = jnp.take_along_axis(factors, best[None], axis=0)[0] ** (count / (count + _TRUSTED))
     return Calibration(factor, factor * share * (base if held.noise is None else 1.0))
 
 

@@ -85,6 +85,7 @@ class Ensemble(eqx.Module):
     net: MLP  # leading axis: 1 + heads
     inputs: Normaliser  # of the task's features
     targets: Normaliser  # of the differences, and of the reward where it is learned
+    fits: Array  # int32, how often it was fitted
     gaussian: bool = eqx.field(static=True)
     learns_reward: bool = eqx.field(static=True)
     learns_end: bool = eqx.field(static=True)
@@ -103,6 +104,7 @@ class Ensemble(eqx.Module):
             net=net,
             inputs=_range_of(task) if task.broad is not None else Normaliser.identity(features),
             targets=Normaliser.identity(outputs),
+            fits=jnp.zeros((), jnp.int32),
             gaussian=settings.likelihood == "gaussian",
             learns_reward=task.reward is None,
             learns_end=task.terminates is None,
@@ -136,7 +138,7 @@ class Ensemble(eqx.Module):
         return self.targets(raw)
 
     def renormalised(self, inputs: Normaliser, targets: Normaliser) -> Self:
-        """The same functions with other normalisers."""
+        """The same functions with other normalisers; predicted noise only as far as it is well inside its bounds."""
         net = rescale_outputs(rescale_inputs(self.net, self.inputs, inputs), self.targets, targets)
         if self.gaussian:
             size = targets.mean.shape[-1]
@@ -244,7 +246,9 @@ def fit(
     raw = everything.next - everything.observation
     if ensemble.learns_reward:
         raw = jnp.concatenate([raw, everything.reward[:, None]], axis=-1)
-    ensemble = ensemble.renormalised(inputs, Normaliser.of(raw, replay.valid))
+    targets = Normaliser.of(raw, replay.valid)
+    old = chosen(ensemble.fits == 0, (inputs, targets), (ensemble.inputs, ensemble.targets))
+    ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, old).renormalised(inputs, targets)
 
     def judge(net: MLP) -> Array:
         fitted = eqx.tree_at(lambda e: e.net, ensemble, net)
@@ -298,7 +302,7 @@ def fit(
         "model_held_out_loss_heads": jnp.mean(end.best_loss[1:]),
         "model_rows": train_rows,
     }
-    return eqx.tree_at(lambda e: e.net, ensemble, end.best), end.optimiser, metrics
+    return eqx.tree_at(lambda e: (e.net, e.fits), ensemble, (end.best, ensemble.fits + 1)), end.optimiser, metrics
 
 
 class _Fitting(NamedTuple):
@@ -312,6 +316,11 @@ class _Fitting(NamedTuple):
     stale: Array  # checks without progress
     checks: Array
     train_loss: Array
+
+
+def chosen(first: Array, new: Any, old: Any) -> Any:
+    """`new` if `first`: untrained networks are made for z-scores, and there is nothing in raw units to preserve."""
+    return jax.tree.map(lambda one, other: jnp.where(first, one, other), new, old)
 
 
 def _columns(flags: Array, like: Array) -> Array:

@@ -79,10 +79,12 @@ class Normaliser(eqx.Module):
         A part that does not vary keeps its scale: dividing by nothing would turn the first change into an explosion.
         """
         count = jnp.maximum(jnp.sum(valid), 1)
-        mean = jnp.sum(jnp.where(valid[:, None], values, 0.0), axis=0) / count
-        square = jnp.sum(jnp.where(valid[:, None], (values - mean) ** 2, 0.0), axis=0) / count
+        first = values[0]  # measured from there, equal numbers have no rounding error for a deviation
+        apart = jnp.where(valid[:, None], values - first, 0.0)
+        mean = jnp.sum(apart, axis=0) / count
+        square = jnp.sum(jnp.where(valid[:, None], (apart - mean) ** 2, 0.0), axis=0) / count
         deviation = jnp.sqrt(square)
-        return cls(mean, jnp.where(deviation > 1e-6, deviation, 1.0))
+        return cls(first + mean, jnp.where(deviation > 1e-6, deviation, 1.0))
 
     def __call__(self, values: Array) -> Array:
         """To z-scores."""

@@ -28,6 +28,7 @@ class Experience(NamedTuple):
     reward: Array  # [...], discounted sum over the steps
     next: Array  # [..., d], where the last of them led
     discount: Array  # [...], of what follows: 0 where the task ended
+    steps: Array  # [...], how many steps, discounted as their rewards are
 
 
 class Replay(eqx.Module):

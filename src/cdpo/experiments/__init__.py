@@ -13,7 +13,7 @@ from cdpo.report.tables import seed_rows
 from cdpo.runs import RunFolder, check_free, hardware, versions, write_atomic
 from cdpo.tabular.study import complete
 
-_LATER = "not in this version, which has no deep agents yet"
+_LATER = "not in this version"
 
 FIGURES: dict[str, Figure] = {
     "posterior": Figure(

@@ -88,7 +88,7 @@ class Run:
     @property
     def task(self) -> str:
         """The task's name."""
-        return str(self.config.get("task", "unknown"))
+        return str(self.config.get("task_name") or self.config.get("task") or "unknown")
 
     @property
     def finished(self) -> bool:

@@ -99,7 +99,7 @@ class Dyna(NamedTuple):
                 missing = batch.action.shape[-1] - step.action.shape[-1]
                 action = jnp.pad(step.action, ((0, 0), (0, 0), (0, missing)))
                 follows = objective.discount * (1 - step.terminated)
-                drawn = Experience(step.observation, action, step.reward, step.next, follows)
+                drawn = Experience(step.observation, action, step.reward, step.next, follows, jnp.ones_like(follows))
                 batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), batch, drawn)
             return batch
 

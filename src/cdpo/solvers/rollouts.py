@@ -47,6 +47,7 @@ def imagine(
 def ahead(taken: Transition, steps: int, discount: float | Array) -> Experience:
     """Transitions with time as the leading axis, each with the discounted rewards of `steps` from there on."""
     reward, following, weight = taken.reward, taken.next, discount * (1 - taken.terminated)
+    count = jnp.ones_like(reward)
     last = reward.shape[0] - 1
     later = jnp.arange(last + 1)
     for _ in range(steps - 1):
@@ -55,9 +56,10 @@ def ahead(taken: Transition, steps: int, discount: float | Array) -> Experience:
         goes_on = (later <= last).reshape(-1, *(1,) * (reward.ndim - 1))
         index = jnp.minimum(later, last)
         reward = reward + jnp.where(goes_on, weight * taken.reward[index], 0.0)
+        count = count + jnp.where(goes_on, weight, 0.0)
         following = jnp.where(goes_on[..., None] & (weight > 0)[..., None], taken.next[index], following)
         weight = jnp.where(goes_on, weight * discount * (1 - taken.terminated[index]), weight)
-    return Experience(taken.observation, taken.action, reward, following, weight)
+    return Experience(taken.observation, taken.action, reward, following, weight, count)
 
 
 class Outlook(NamedTuple):

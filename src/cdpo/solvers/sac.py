@@ -113,7 +113,7 @@ class SAC:
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         first, second, third = jax.random.split(key, 3)
         temperature = jnp.exp(state.log_temperature)
-        rewards = reward_range(state.rewards, batch, objective.discount)
+        rewards = reward_range(state.rewards, batch)
         bounds = rewards / (1 - objective.discount) / state.scale
         batch = batch._replace(reward=batch.reward / state.scale)
         target = bellman_target(policy, state.targets, batch, temperature, bounds, first)
@@ -179,11 +179,9 @@ def values(critics: MLP, policy: Policy, observation: Array, action: Array) -> A
     return critics(seen[:, None])[..., 0]
 
 
-def reward_range(known: Array, batch: Experience, discount: float | Array) -> Array:
+def reward_range(known: Array, batch: Experience) -> Array:
     """`known` [2], widened by the mean rewards per step of a batch."""
-    ended = batch.discount == 0
-    steps = jnp.where(ended, 1.0, (1 - batch.discount) / (1 - discount))
-    mean = batch.reward / steps
+    mean = batch.reward / batch.steps
     return jnp.stack([jnp.minimum(known[0], jnp.min(mean)), jnp.maximum(known[1], jnp.max(mean))])
 
 
@@ -192,7 +190,8 @@ def bellman_target(
 ) -> Array:
     """r + discount * (min Q - temperature * log pi) of the next state, [M, B]; nothing follows a termination.
 
-    Q is kept within `bounds` [2], what rewards can add up to: beyond lies only the divergence of bootstrapping.
+    Q is kept within `bounds` [2], what rewards can add up to: beyond lies only the divergence of bootstrapping. The
+    entropy still to come is clipped with it; that of the next step is not.
     """
     action, density = policy.sample(batch.next, key)
     following = jnp.min(values(targets, policy, batch.next, action), axis=1)

@@ -42,10 +42,15 @@ def join(trees: Sequence[Any]) -> Any:
     return trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
 
 
+def one_by_one(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """`function` of each item, in order."""
+    return [function(item) for item in items]
+
+
 def on_threads(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """`function` of each item, as many at a time as there are cores; results in order."""
     if len(items) == 1:
-        return [function(items[0])]
+        return one_by_one(function, items)
     pool = ThreadPoolExecutor(max_workers=min(len(items), os.cpu_count() or 1))
     try:
         return list(pool.map(function, items))

@@ -21,7 +21,7 @@ from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
 from cdpo.tasks.base import Environment
 from cdpo.training.collect import Episode, evaluation, initial_states, training_episode
-from cdpo.training.lanes import chunks_of, join, on_threads, over_lanes, stack
+from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
 from cdpo.training.settings import Settings
 
 Record = dict[str, Any]
@@ -68,7 +68,9 @@ class Trainer:
         self._judge = over_lanes(self.agent.judge)
         self._append = over_lanes(jax.jit(Replay.append))
         self._finite_parts = over_lanes(jax.jit(_finite_parts))
-        self.chunks = on_threads(self._begin, chunks_of(seeds))
+        # An environment that all seeds share can live through one episode at a time.
+        self._each = one_by_one if task.shared else on_threads
+        self.chunks = self._each(self._begin, chunks_of(seeds))
 
     @property
     def pupils(self) -> list[Pupil]:
@@ -92,7 +94,7 @@ class Trainer:
             with jax.default_matmul_precision("float32"):
                 return self._advance(chunk, evaluate)
 
-        results = on_threads(advance, self.chunks)
+        results = self._each(advance, self.chunks)
         self.chunks = [chunk for chunk, _ in results]
         self.episode += 1
         return Lived(
@@ -158,7 +160,8 @@ class Trainer:
         pupils = [Pupil(seed, self.task.make()) for seed in seeds]
         keys = [jax.random.fold_in(jax.random.key(0), seed) for seed in seeds]
         hidden = self.settings.sac.hidden
-        minds = [self.agent.begin(hidden, jax.random.fold_in(key, 2)) for key in keys]
+        begin = jax.jit(self.agent.begin, static_argnums=0)
+        minds = [begin(hidden, jax.random.fold_in(key, 2)) for key in keys]
         initial = np.stack([initial_states(pupil.environment, pupil.seed) for pupil in pupils])
         empty = Replay.empty(self.task.observations, self.task.actions, self._capacity(0))
         chunk = Chunk(pupils, jnp.stack(keys), jnp.array(initial), stack(minds), stack([empty] * len(seeds)))

@@ -40,7 +40,9 @@ class Journal:
         self._saved = time.monotonic()
         self._wall = 0.0
         self._opened = time.monotonic()
-        self._written = self._kept = 0  # episodes in the logs, and in the last checkpoint
+        self._written, self._kept = 0, -1  # episodes in the logs, and in the last checkpoint
+        if (self._checkpoints / POLICY).exists():
+            raise UserError(f"{str(folder.path)!r} holds policies only, which cannot learn; train from a whole run")
         if (self._checkpoints / STATE).exists():
             self._restore()
         else:
