@@ -11,6 +11,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("MPLBACKEND", "agg")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Workers share what they compile."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.getbasetemp().parent / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests marked slow or extra as well")
 

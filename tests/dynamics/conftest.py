@@ -43,6 +43,7 @@ def _linear_ensemble(task, rng, heads=3, *, gaussian=False, inputs=None, targets
         net=MLP((jnp.asarray(weights),), (jnp.asarray(biases),), "swish", False),
         inputs=Normaliser.identity(task.observations) if inputs is None else inputs,
         targets=Normaliser.identity(outputs) if targets is None else targets,
+        fits=jnp.ones((), jnp.int32),
         gaussian=gaussian,
         learns_reward=task.reward is None,
         learns_end=task.terminates is None,

@@ -37,7 +37,9 @@ def _belief(task, changes):
     weights = jnp.asarray(changes, jnp.float32)
     size = task.observations
     net = MLP((weights,), (jnp.zeros((len(weights), size)),), "swish", False)
-    ensemble = Ensemble(net, Normaliser.identity(size), Normaliser.identity(size), False, False, False)
+    ensemble = Ensemble(
+        net, Normaliser.identity(size), Normaliser.identity(size), jnp.ones((), jnp.int32), False, False, False
+    )
     wide = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, size))
     return Belief(ensemble, Calibration(jnp.ones(size), jnp.zeros(size)), wide, jnp.array([-1e3, 1e3]), task)
 

@@ -88,15 +88,14 @@ def test_the_bellman_target_is_reward_and_the_worse_twins_soft_value_unless_the_
 
 
 def test_the_range_of_rewards_is_of_means_per_step_and_only_widens():
-    def widened(known, reward, discount):
-        nothing = jnp.zeros((1, len(reward), 1))
-        batch = Experience(nothing, nothing, jnp.asarray([reward]), nothing, jnp.asarray([discount]))
-        return np.asarray(reward_range(jnp.asarray(known), batch, 0.9))
+    def widened(known, reward, steps):
+        nothing, discount = jnp.zeros((1, len(reward), 1)), jnp.full((1, len(reward)), 0.9)
+        batch = Experience(nothing, nothing, jnp.asarray([reward]), nothing, discount, jnp.asarray([steps]))
+        return np.asarray(reward_range(jnp.asarray(known), batch))
 
-    np.testing.assert_allclose(widened([0.0, 0.0], [2.0, -3.0], [0.9, 0.9]), [-3, 2], rtol=1e-5)
-    np.testing.assert_allclose(widened([-5.0, 7.0], [2.0, -3.0], [0.9, 0.9]), [-5, 7], rtol=1e-5)
-    np.testing.assert_allclose(widened([0.0, 0.0], [1.9, 2.71], [0.81, 0.729]), [0, 1], rtol=1e-5)  # of 1 each
-    np.testing.assert_allclose(widened([0.0, 0.0], [4.0, -1.0], [0.0, 0.0]), [-1, 4], rtol=1e-5)  # the last step
+    np.testing.assert_allclose(widened([0.0, 0.0], [2.0, -3.0], [1.0, 1.0]), [-3, 2], rtol=1e-5)
+    np.testing.assert_allclose(widened([-5.0, 7.0], [2.0, -3.0], [1.0, 1.0]), [-5, 7], rtol=1e-5)
+    np.testing.assert_allclose(widened([0.0, 0.0], [1.9, 2.71], [1.9, 2.71]), [0, 1], rtol=1e-5)  # of 1 each
 
 
 def test_the_range_of_rewards_counts_the_steps_before_an_end():

@@ -10,6 +10,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -130,7 +131,7 @@ class Agent:
     """A rule with its task, models and solver: everything of an agent that is not learned."""
 
     def __init__(self, task: Task, rule: Rule, ensemble: EnsembleSettings, solver: Solver, discount: float) -> None:
-        """Compiled programs belong to the agent and serve all its seeds."""
+        """Agents that are told the same are equal, and share their compiled programs."""
         self.task = task
         self.rule = rule
         self.ensemble = ensemble
@@ -138,12 +139,19 @@ class Agent:
         self.discount = discount
         horizon = math.log(_NEGLIGIBLE) / math.log(discount) if discount > 0 else 1
         self._horizon = max(1, min(int(horizon), task.horizon))
-        self.fit = jax.jit(self._fit)
-        self.solve = jax.jit(self._solve)
-        self.look = jax.jit(self._look)
-        self.compare = jax.jit(self._compare)
-        self.judge = jax.jit(self._judge)
 
+    def _told(self) -> tuple[Any, ...]:
+        return (self.task, self.rule, self.ensemble, self.solver, self.discount)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are told the same."""
+        return isinstance(other, Agent) and self._told() == other._told()
+
+    def __hash__(self) -> int:
+        """By what it is told."""
+        return hash(self._told())
+
+    @partial(jax.jit, static_argnums=(0, 1))
     def begin(self, hidden: tuple[int, ...], key: Array) -> Mind:
         """Before any data."""
         task = self.task
@@ -180,7 +188,9 @@ class Agent:
         third = (high - low) / 3  # the belief's range is three times what was seen
         return low + third, high - third
 
-    def _fit(self, mind: Mind, replay: Replay, split_key: Array, key: Array) -> tuple[Mind, Metrics]:
+    @partial(jax.jit, static_argnums=0)
+    def fit(self, mind: Mind, replay: Replay, split_key: Array, key: Array) -> tuple[Mind, Metrics]:
+        """Fit and calibrate the models, and tell the networks of the policy and the solver how the data lie."""
         task = self.task
         split = split_rows_of(replay, self.ensemble, split_key)
         ensemble, fit_state, metrics = fit(
@@ -209,12 +219,16 @@ class Agent:
         solver_state = self.solver.renormalised(mind.solver_state, last, policy, size)
         return Mind(belief, fit_state, policy, solver_state, mind.memory), metrics
 
-    def _solve(
+    @partial(jax.jit, static_argnums=0)
+    def solve(
         self, policy: Policy, models: ModelSet, trust: Trust, starts: Starts, state: Any, key: Array
     ) -> tuple[Policy, Any, Metrics]:
+        """One update, whichever it is: models and trust region are values."""
         return self.solver(policy, models, Objective(self.discount, trust), starts=starts, state=state, key=key)
 
-    def _look(self, policy: Policy, model: ModelSet, starts: Starts, key: Array) -> Outlook:
+    @partial(jax.jit, static_argnums=0)
+    def look(self, policy: Policy, model: ModelSet, starts: Starts, key: Array) -> Outlook:
+        """The policy's value and visitation under the one model of a set."""
         return look_ahead(
             policy,
             model,
@@ -242,7 +256,8 @@ class Agent:
             }
         return entry
 
-    def _compare(self, before: Mind, after: Mind, replay: Replay, key: Array) -> Metrics:
+    @partial(jax.jit, static_argnums=0)
+    def compare(self, before: Mind, after: Mind, replay: Replay, key: Array) -> Metrics:
         """How far the planning models moved since the last iteration, on visited states: z-scores, root mean square."""
         some = replay.draw(key, (1, JUDGED))
         action = jnp.pad(some.action, ((0, 0), (0, 0), (0, after.policy.actions - some.action.shape[-1])))
@@ -264,7 +279,8 @@ class Agent:
             metrics["unsettled_optimistic"] = moved(optimistic[0], optimistic[1], then, now)
         return metrics
 
-    def _judge(self, belief: Belief, replay: Replay, count: Array) -> Metrics:
+    @partial(jax.jit, static_argnums=0)
+    def judge(self, belief: Belief, replay: Replay, count: Array) -> Metrics:
         """The model against the last `count` rows, on which it was not trained: error and coverage."""
         rows = replay.size - count + (jnp.arange(JUDGED) * count) // JUDGED
         new = residuals(belief.ensemble, self.task, replay.transitions(rows))

@@ -66,14 +66,18 @@ class SACState(NamedTuple):
     temperature_optimiser: Any
 
 
-class SAC:
+class SAC(NamedTuple):
     """A learner: `begin` once, then `update` on batches [M, B] of the models' transitions."""
 
-    def __init__(self, settings: SACSettings) -> None:
-        """With settings."""
-        self.settings = settings
-        self._network = optax.adam(settings.learning_rate)
-        self._temperature = optax.adam(settings.temperature_rate)
+    settings: SACSettings
+
+    @property
+    def _network(self) -> optax.GradientTransformation:
+        return optax.adam(self.settings.learning_rate)
+
+    @property
+    def _temperature(self) -> optax.GradientTransformation:
+        return optax.adam(self.settings.temperature_rate)
 
     def begin(self, policy: Policy, models: int, key: Array) -> SACState:
         """Untrained critics."""

@@ -66,8 +66,8 @@ class Trainer:
         self.episode = 0  # the next one
         self._learn = over_lanes(self.agent.learn)
         self._judge = over_lanes(self.agent.judge)
-        self._append = over_lanes(jax.jit(Replay.append))
-        self._finite_parts = over_lanes(jax.jit(_finite_parts))
+        self._append = over_lanes(_append)
+        self._finite_parts = over_lanes(_finite_parts)
         # An environment that all seeds share can live through one episode at a time.
         self._each = one_by_one if task.shared else on_threads
         self.chunks = self._each(self._begin, chunks_of(seeds))
@@ -160,8 +160,7 @@ class Trainer:
         pupils = [Pupil(seed, self.task.make()) for seed in seeds]
         keys = [jax.random.fold_in(jax.random.key(0), seed) for seed in seeds]
         hidden = self.settings.sac.hidden
-        begin = jax.jit(self.agent.begin, static_argnums=0)
-        minds = [begin(hidden, jax.random.fold_in(key, 2)) for key in keys]
+        minds = [self.agent.begin(hidden, jax.random.fold_in(key, 2)) for key in keys]
         initial = np.stack([initial_states(pupil.environment, pupil.seed) for pupil in pupils])
         empty = Replay.empty(self.task.observations, self.task.actions, self._capacity(0))
         chunk = Chunk(pupils, jnp.stack(keys), jnp.array(initial), stack(minds), stack([empty] * len(seeds)))
@@ -276,6 +275,10 @@ def _lane(metrics: dict[str, np.ndarray], lane: int) -> Record:
     return {name: value[lane].tolist() for name, value in metrics.items()}
 
 
+_append = jax.jit(Replay.append)
+
+
+@jax.jit
 def _finite_parts(mind: Mind) -> dict[str, Array]:
     """Whether each part holds numbers only, in the order in which one spoils the next."""
 

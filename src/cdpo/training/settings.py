@@ -131,6 +131,8 @@ def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
         settings = start.changed(**_TASKS.get(task.name, {}))
         if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
             settings = settings.changed(dyna={"broad": 0.0})
+        if task.reward is None:  # episodes of unknown tasks teach less, and are to be learned from more
+            settings = settings.changed(dyna={"returns": 5, "updates": 200})
         return settings
     if name == "paper":
         # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.

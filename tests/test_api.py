@@ -1,0 +1,124 @@
+"""The Python API of the contracts."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+
+import cdpo
+from cdpo.errors import UserError
+
+TINY = {
+    "models": 2,
+    "loop": {"evaluation_episodes": 1},
+    "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
+    "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
+    "sac": {"hidden": (8,)},
+}
+
+
+@pytest.fixture(scope="module")
+def agent():
+    return cdpo.CDPO("pendulum-swingup", seeds=2, horizon=20, **TINY).learn(episodes=2)
+
+
+def plain(records):
+    """What is written of episodes, less the time; as text, since what is no number does not equal itself."""
+    kept = [{name: value for name, value in record.items() if name != "wall_s"} for record in records]
+    return [json.dumps(dict(sorted(each.items()))).replace("NaN", "null") for each in kept]
+
+
+def test_it_learns_predicts_and_evaluates(agent):
+    assert agent.episodes == 3 and agent.seeds == [0, 1] and len(agent.records) == 6
+    action, state = agent.predict(np.array([np.pi, 0.0]), deterministic=True)
+    assert action.shape == (1,) and action.dtype == np.float32 and state is None
+    again, _ = agent.predict(np.array([np.pi, 0.0]), deterministic=True)
+    np.testing.assert_array_equal(action, again)
+    batch, _ = agent[1].predict(np.zeros((4, 2)), deterministic=True)
+    assert batch.shape == (4, 1) and np.abs(batch).max() <= 1
+    assert agent.evaluate(episodes=2).shape == (2, 2)
+    with pytest.raises(IndexError):
+        agent[2]
+
+
+def test_draws_differ_from_call_to_call(agent):
+    draws = {float(agent.predict(np.zeros(2))[0][0]) for _ in range(5)}
+    assert len(draws) == 5
+
+
+def test_the_best_seed_by_evaluation_is_the_default(agent):
+    last = {record["seed"]: record["eval_return"] for record in agent.records if record["episode"] == 2}
+    assert last[agent.best.seed] == max(last.values())
+
+
+def test_the_model_predicts_mean_and_spread(agent):
+    mean, spread = agent.model.predict(np.array([np.pi, 0.0]), np.array([0.5]))
+    assert mean.shape == spread.shape == (2,) and (spread > 0).all()
+    means, _ = agent.model.predict(np.zeros((3, 2)), np.zeros((3, 1)))
+    assert means.shape == (3, 2)
+    with pytest.raises(UserError, match="observations of 2"):
+        agent.model.predict(np.zeros(3), np.zeros(1))
+
+
+def test_saved_and_loaded_it_goes_on_as_if_it_had_not_been(tmp_path, agent):
+    agent.save(tmp_path / "kept")
+    loaded = cdpo.load(tmp_path / "kept")
+    assert plain(loaded.records) == plain(agent.records)
+    one = cdpo.CDPO("pendulum-swingup", seeds=2, horizon=20, **TINY).learn(episodes=3)
+    assert plain(loaded.learn(episodes=1).records) == plain(one.records)
+    with pytest.raises(UserError, match="already exists"):
+        agent.save(tmp_path / "kept")
+
+
+def test_a_policy_alone_acts_and_does_not_learn(tmp_path, agent):
+    agent.save(tmp_path / "small", policy_only=True)
+    agent.save(tmp_path / "whole")
+    seen = np.array([np.pi, 0.3])
+    for loaded in (cdpo.load(tmp_path / "small"), cdpo.load(tmp_path / "whole", policy_only=True)):
+        np.testing.assert_array_equal(
+            loaded.predict(seen, deterministic=True)[0], agent.predict(seen, deterministic=True)[0]
+        )
+        assert loaded.best.seed == agent.best.seed
+        with pytest.raises(UserError, match="only the policy"):
+            loaded.learn(episodes=1)
+        with pytest.raises(UserError, match="without a model"):
+            _ = loaded.model
+
+
+def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path):
+    def make():
+        return gymnasium.make("Pendulum-v1", max_episode_steps=15)
+
+    agent = cdpo.PSRL(make, **TINY).learn(episodes=1)
+    assert np.isfinite([record["return"] for record in agent.records]).all()
+    agent.save(tmp_path / "own")
+    with pytest.raises(UserError, match="task="):
+        cdpo.load(tmp_path / "own")
+    assert cdpo.load(tmp_path / "own", task=make).episodes == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: cdpo.CDPO("half-cheeta"), "did you mean 'half-cheetah'"),
+        (lambda: cdpo.CDPO("CartPole-v1"), "Box"),
+        (lambda: cdpo.CDPO("pusher", eta=0.2), "unknown setting of rule 'eta'"),
+        (lambda: cdpo.CDPO("pusher", seeds=0), "at least 1"),
+        (lambda: cdpo.CDPO("pusher", preset="papers"), "did you mean 'paper'"),
+        (lambda: cdpo.load("nowhere"), "no such folder"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(call, word):
+    with pytest.raises(UserError) as told:
+        call()
+    assert word in str(told.value) and "\n" not in str(told.value)
+
+
+def test_importing_the_library_does_not_wait_for_jax():
+    import subprocess
+    import sys
+
+    code = "import cdpo, sys, gymnasium; gymnasium.make('cdpo/PendulumSwingup-v0'); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

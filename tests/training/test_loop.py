@@ -1,0 +1,117 @@
+"""Seeds side by side: each is its own."""
+
+import equinox as eqx
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from cdpo.dynamics import replay as replays
+from cdpo.tasks import find_task
+from cdpo.training import loop
+from cdpo.training.loop import Trainer
+from cdpo.training.settings import preset
+
+
+class Drift(gymnasium.Env):
+    """Two numbers that drift; episodes end when they like to, and one may hold what is no number."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = Box(-1.0, 1.0, (1,), np.float32)
+    spoilt: tuple[int, ...] = ()  # which resets lead to bad numbers
+    resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, self.spoils = 0, type(self).resets in type(self).spoilt
+        type(self).resets += 1
+        self.state = self.np_random.normal(size=2).astype(np.float32)
+        self.length = int(self.np_random.integers(3, 9))
+        return self.state, {}
+
+    def step(self, action):
+        self.count += 1
+        self.state = self.state + np.float32(0.1) * np.float32([action[0], 1.0])
+        if self.spoils and self.count == 2:
+            self.state = self.state * np.float32(np.nan)
+        return self.state, float(-np.sum(self.state**2)), self.count >= self.length, False, {}
+
+
+@pytest.fixture
+def drift():
+    Drift.resets, Drift.spoilt = 0, ()
+    return find_task(Drift, horizon=10)
+
+
+def told(trainer, episodes):
+    """What is written of some episodes; as text, since what is no number does not equal itself."""
+    return [record for _ in range(episodes) for record in map(Record, trainer.advance().records)]
+
+
+class Record(dict):
+    """Equal if it is written the same."""
+
+    def __eq__(self, other):
+        return repr(self) == repr(other)
+
+    __hash__ = None
+
+
+def settings(task, tiny):
+    rule = {"models": tiny["models"]}
+    return preset("default", task).changed(rule=rule, **{name: tiny[name] for name in tiny if name != "models"})
+
+
+def test_episodes_that_end_early_do_not_spoil_the_others(drift, tiny):
+    trainer = Trainer(drift, settings(drift, tiny), [0, 1, 2])
+    records = told(trainer, 3)
+    assert len({record["episode_length"] for record in records}) > 1
+    for pupil, rows in zip(trainer.pupils, trainer.rows(), strict=True):
+        assert pupil.steps == len(rows) == sum(r["episode_length"] for r in records if r["seed"] == pupil.seed)
+        ends = np.cumsum([r["episode_length"] for r in records if r["seed"] == pupil.seed]) - 1
+        np.testing.assert_array_equal(np.flatnonzero(rows[:, -1]), ends)
+    alone = told(Trainer(drift, settings(drift, tiny), [1]), 3)
+    assert alone == [record for record in records if record["seed"] == 1]
+
+
+def test_a_seed_with_bad_data_stops_by_name_and_the_others_go_on_unchanged(drift, tiny, monkeypatch):
+    # One thread: the count of resets says whose episode is spoilt.
+    monkeypatch.setattr(loop, "on_threads", loop.one_by_one)
+    whole = told(Trainer(drift, settings(drift, tiny), [0, 1]), 3)
+    Drift.resets, begun = 0, 2 * 256
+    Drift.spoilt = (begun + 1,)  # the second seed's first episode
+    trainer = Trainer(drift, settings(drift, tiny), [0, 1])
+    records = told(trainer, 3)
+    assert trainer.pupils[1].stopped == "the data of episode 0: not a finite number"
+    assert trainer.pupils[0].stopped is None and trainer.going
+    assert records == [record for record in whole if record["seed"] == 0]
+    assert len(trainer.rows()[1]) == 0
+
+
+@pytest.mark.parametrize("part", ["model", "policy"])
+def test_a_seed_whose_numbers_turn_bad_keeps_what_it_had(drift, tiny, part):
+    trainer = Trainer(drift, settings(drift, tiny), [0])
+    told(trainer, 2)
+    where = {"model": lambda m: m.belief.ensemble.net.biases[0], "policy": lambda m: m.policy.net.biases[0]}[part]
+    chunk = trainer.chunks[0]
+    spoilt = eqx.tree_at(where, chunk.mind, where(chunk.mind) * jnp.nan)
+    trainer.chunks[0] = chunk._replace(mind=spoilt)
+    assert told(trainer, 1) == []
+    assert trainer.pupils[0].stopped is not None and "iteration 2" in trainer.pupils[0].stopped
+    assert not trainer.going
+    assert np.isnan(np.asarray(where(trainer.chunks[0].mind))).all()  # nothing was taken over from the bad iteration
+
+
+def test_the_buffer_grows_without_a_trace(drift, tiny, monkeypatch):
+    roomy = Trainer(drift, settings(drift, tiny), [0])
+    told(roomy, 2)
+    monkeypatch.setattr(loop, "FIRST_CAPACITY", 16)
+    tight = Trainer(drift, settings(drift, tiny), [0])
+    assert tight.chunks[0].replay.capacity == 16
+    told(tight, 2)
+    assert tight.chunks[0].replay.capacity >= 16
+    np.testing.assert_array_equal(roomy.rows()[0][:3], tight.rows()[0][:3])
+    size = len(tight.rows()[0])
+    assert tight.chunks[0].replay.capacity == tight._capacity(size)
+    assert replays.FIRST_CAPACITY > 16

@@ -1,0 +1,69 @@
+"""Settings: what is not known is an error, and what was told can be read again."""
+
+import json
+
+import pytest
+
+from cdpo.agents import CDPO, RULES
+from cdpo.errors import UserError
+from cdpo.tasks import TASKS, find_task
+from cdpo.training.settings import PRESETS, Settings, preset
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("task", ["half-cheetah", "pendulum-swingup", "pusher"])
+def test_settings_survive_json(rule, name, task):
+    settings = preset(name, TASKS[task], rule)
+    assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"dyna": {"horizonn": 3}}, "did you mean 'horizon'"),
+        ({"dynna": {}}, "did you mean 'dyna'"),
+        ({"rule": {"eta": 0.1}}, "unknown setting of rule 'eta'"),
+        ({"dyna": {"horizon": 2.5}}, "must be of type int"),
+        ({"dyna": {"horizon": True}}, "must be of type int"),
+        ({"sac": {"layer_norm": 1}}, "must be of type bool"),
+        ({"ensemble": {"data": "disjointed"}}, "did you mean 'disjoint'"),
+        ({"ensemble": {"heads": 0}}, "at least 1"),
+        ({"ensemble": {"held_out": 1.0}}, "less than 1"),
+        ({"dyna": {"initial": 0.0, "visited": 0.0, "broad": 0.0}}, "nor all zero"),
+        ({"rule": {"kl": 0.0}}, "--cdpo.schedule none"),
+        ({"loop": {"discount": 1.0}}, "below 1"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(changes, word):
+    with pytest.raises(UserError) as told:
+        Settings(rule=CDPO()).changed(**changes)
+    assert word in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", [None, 3, [], {}, {"rule": {"name": "nobody"}}, {"rule": {}, "dyna": 3}])
+def test_settings_that_are_none_are_refused(text):
+    with pytest.raises(UserError):
+        Settings.from_json(text)
+
+
+def test_the_paper_preset_holds_the_papers_table():
+    settings = preset("paper", TASKS["half-cheetah"])
+    assert settings.ensemble.hidden == (200,) * 5
+    assert settings.ensemble.learning_rate == 1e-3
+    assert 3 <= settings.ensemble.heads <= 5
+    assert settings.dyna.updates == 20
+    # three simulated batches of 100 and a real one
+    assert settings.rule.models * settings.dyna.batch == 400 and settings.dyna.real == 0.25
+
+
+def test_unknown_names_are_refused_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'default'"):
+        preset("defalt", TASKS["pusher"])
+    with pytest.raises(UserError, match="did you mean 'psrl'"):
+        preset("default", TASKS["pusher"], "psrll")
+
+
+def test_without_a_known_range_no_rollout_begins_beyond_what_was_seen():
+    assert preset("default", find_task("Pendulum-v1")).dyna.broad == 0
+    assert preset("default", TASKS["pendulum-swingup"]).dyna.broad > 0
