@@ -158,7 +158,7 @@ def test_the_gradient_is_that_of_finite_differences(toy, linear_ensemble, gaussi
     ensemble = linear_ensemble(task, rng, heads=1, gaussian=gaussian)
     batch, weights = batch_for(task, rng, 2, 4), jnp.asarray(rng.integers(3, size=(2, 4)), jnp.float32)
     loss = jax.jit(lambda e: weighted_loss(e, task, batch, weights))
-    gradient = jax.jit(eqx.filter_grad(lambda e: weighted_loss(e, task, batch, weights)))(ensemble).net.weights[0]
+    gradient = eqx.filter_jit(eqx.filter_grad(lambda e: weighted_loss(e, task, batch, weights)))(ensemble).net.weights[0]
     for place in [(0, 0, 0), (0, 2, 1), (1, 1, 2), (1, 2, -1)]:
         nudged = [
             eqx.tree_at(lambda e: e.net.weights[0], ensemble, ensemble.net.weights[0].at[place].add(by))
@@ -172,7 +172,7 @@ def test_each_heads_gradient_is_that_of_its_own_weighted_least_squares(toy, line
     rng = np.random.default_rng(3)
     task = toy(1, reward=free, terminates=never)
     ensemble = linear_ensemble(task, rng, heads=2)
-    gradient = jax.jit(eqx.filter_grad(lambda e, b, w: weighted_loss(e, task, b, w)))
+    gradient = eqx.filter_jit(eqx.filter_grad(lambda e, b, w: weighted_loss(e, task, b, w)))
     batch, weights = batch_for(task, rng, 3, 3), rng.integers(1, 4, size=(3, 3)).astype(np.float32)  # B = members
     weights[1, 2] = 0
 
