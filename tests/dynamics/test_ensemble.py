@@ -158,7 +158,8 @@ def test_the_gradient_is_that_of_finite_differences(toy, linear_ensemble, gaussi
     ensemble = linear_ensemble(task, rng, heads=1, gaussian=gaussian)
     batch, weights = batch_for(task, rng, 2, 4), jnp.asarray(rng.integers(3, size=(2, 4)), jnp.float32)
     loss = jax.jit(lambda e: weighted_loss(e, task, batch, weights))
-    gradient = eqx.filter_jit(eqx.filter_grad(lambda e: weighted_loss(e, task, batch, weights)))(ensemble).net.weights[0]
+    slopes = eqx.filter_jit(eqx.filter_grad(lambda e: weighted_loss(e, task, batch, weights)))
+    gradient = slopes(ensemble).net.weights[0]
     for place in [(0, 0, 0), (0, 2, 1), (1, 1, 2), (1, 2, -1)]:
         nudged = [
             eqx.tree_at(lambda e: e.net.weights[0], ensemble, ensemble.net.weights[0].at[place].add(by))
