@@ -218,7 +218,7 @@ def test_help_explains_every_option(name, monkeypatch):
     parts = re.split(r"(?:^| )(--[a-z][\w.-]*)(?:, --[\w.-]+)?(?= )", text)
     explained = dict(zip(parts[1::2], parts[2::2], strict=True))
     for flag in _flags(COMMANDS[name]):
-        if flag in ("--folder", "--folders", "--figure"):
+        if flag in ("--folder", "--folders", "--figure", "--task"):
             assert "positional arguments" in out
             continue
         words = re.sub(r"^\s*(\{[^}]*\}(\|\S+)?|\[[^\]]*\]+|[A-Z]+)|\(default:.*", "", explained[flag])
