@@ -84,6 +84,7 @@ def test_a_seed_has_the_same_bits_in_any_company(tmp_path, child, tiny_words, wh
 
 INTERRUPTED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background shell takes away
 from cdpo.training.run import Journal
 write = Journal.write
 def interrupted(self, lived):
