@@ -353,6 +353,7 @@ STRUCK = """
 import os, signal, sys
 from cdpo.cli import main
 from cdpo.runs import RunFolder
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background shell takes away
 keep, left = RunFolder.append, [sys.argv[1]]
 def append(folder, record):
     keep(folder, record)
