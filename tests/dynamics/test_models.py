@@ -98,6 +98,14 @@ def test_the_reference_can_be_the_mean_of_the_heads_or_another_network(belief):
     np.testing.assert_allclose(other, member_says(belief, 2, observation, action), rtol=1e-4, atol=1e-3)
 
 
+def test_heads_that_have_no_part_in_a_model_are_not_asked(belief):
+    mad = jax.tree.map(lambda leaf: leaf.at[1:].set(jnp.nan), belief.ensemble.net)
+    models = reference_model(eqx.tree_at(lambda b: b.ensemble.net, belief, mad), 2, heads=1)
+    observation, action = inputs(2)
+    expected = [member_says(belief, 0, observation[i], action[i]) for i in range(2)]
+    np.testing.assert_allclose(step(models, observation, action, KEY).next, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_a_repeated_reference_has_the_types_of_sampled_models_so_that_one_program_serves_both(belief):
     kinds = [
         [leaf.aval for leaf in jax.tree.leaves(models)]

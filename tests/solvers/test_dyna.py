@@ -30,7 +30,7 @@ def away(policy, by):
 
 def around(policy, bound, active=True, count=32):
     states = jnp.linspace(-1, 1, count)[:, None]
-    return Trust(policy, states, states[::2], jnp.asarray(bound), jnp.asarray(active))
+    return Trust.around(policy, states, states[::2], jnp.asarray(bound), active=active)
 
 
 # --- the trust region

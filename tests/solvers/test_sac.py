@@ -53,7 +53,7 @@ def trust(policy):
     """Off, around a policy that differs, with all states the same so that any of them stand for all."""
     centre = jax.tree.map(lambda leaf: leaf + 0.1, policy)
     states = jnp.full((16, 1), 0.3)
-    return Trust(centre, states, states, jnp.asarray(0.1), jnp.asarray(False))
+    return Trust.around(centre, states, states, jnp.asarray(0.1), active=False)
 
 
 def some_batch(seed=0, models=M, rows=B):

@@ -29,9 +29,12 @@ from cdpo.solvers.rollouts import Outlook, look_ahead
 from cdpo.tasks import Task
 
 JUDGED = 512  # states at which models and policies are compared
-_VISITED = 2048  # states that stand for the visitation of a policy
+_VISITED = 8192  # states that stand for the visitation of a policy; with few, the trust region is learned by heart
 _PARTICLES = 128  # rollouts behind them
 _NEGLIGIBLE = 0.05  # discounted weight at which imagined episodes are cut
+
+# On a GPU, tuning kernels of its own for every small product takes XLA minutes; the vendor's are ready at once.
+_program = partial(jax.jit, compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 
 class Mind(NamedTuple):
@@ -99,6 +102,7 @@ class Bench:
         self._agent = agent
         self._starts = starts
         self._state = mind.solver_state
+        self._solved = 0
 
     @property
     def state(self) -> Any:
@@ -111,10 +115,10 @@ class Bench:
 
     def solve(self, policy: Policy, models: ModelSet, trust: Trust | None = None, *, as_: str) -> Policy:
         """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`."""
-        number = len(self.metrics)
+        self._solved += 1
         trust = Trust.off(policy, _VISITED) if trust is None else trust
         policy, self._state, metrics = self._agent.solve(
-            policy, models, trust, self._starts, self._state, self.fold(100 + number)
+            policy, models, trust, self._starts, self._state, self.fold(100 + self._solved)
         )
         self.metrics |= {f"{as_}_{name}": value for name, value in metrics.items()}
         return policy
@@ -188,7 +192,7 @@ class Agent:
         third = (high - low) / 3  # the belief's range is three times what was seen
         return low + third, high - third
 
-    @partial(jax.jit, static_argnums=0)
+    @partial(_program, static_argnums=0)
     def fit(self, mind: Mind, replay: Replay, split_key: Array, key: Array) -> tuple[Mind, Metrics]:
         """Fit and calibrate the models, and tell the networks of the policy and the solver how the data lie."""
         task = self.task
@@ -219,14 +223,14 @@ class Agent:
         solver_state = self.solver.renormalised(mind.solver_state, last, policy, size)
         return Mind(belief, fit_state, policy, solver_state, mind.memory), metrics
 
-    @partial(jax.jit, static_argnums=0)
+    @partial(_program, static_argnums=0)
     def solve(
         self, policy: Policy, models: ModelSet, trust: Trust, starts: Starts, state: Any, key: Array
     ) -> tuple[Policy, Any, Metrics]:
         """One update, whichever it is: models and trust region are values."""
         return self.solver(policy, models, Objective(self.discount, trust), starts=starts, state=state, key=key)
 
-    @partial(jax.jit, static_argnums=0)
+    @partial(_program, static_argnums=0)
     def look(self, policy: Policy, model: ModelSet, starts: Starts, key: Array) -> Outlook:
         """The policy's value and visitation under the one model of a set."""
         return look_ahead(
@@ -256,7 +260,7 @@ class Agent:
             }
         return entry
 
-    @partial(jax.jit, static_argnums=0)
+    @partial(_program, static_argnums=0)
     def compare(self, before: Mind, after: Mind, replay: Replay, key: Array) -> Metrics:
         """How far the planning models moved since the last iteration, on visited states: z-scores, root mean square."""
         some = replay.draw(key, (1, JUDGED))
@@ -279,7 +283,7 @@ class Agent:
             metrics["unsettled_optimistic"] = moved(optimistic[0], optimistic[1], then, now)
         return metrics
 
-    @partial(jax.jit, static_argnums=0)
+    @partial(_program, static_argnums=0)
     def judge(self, belief: Belief, replay: Replay, count: Array) -> Metrics:
         """The model against the last `count` rows, on which it was not trained: error and coverage."""
         rows = replay.size - count + (jnp.arange(JUDGED) * count) // JUDGED

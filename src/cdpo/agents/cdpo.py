@@ -51,8 +51,7 @@ class CDPO(Rule):
         models = sampled_models(bench.belief, self.models, self.sampling, bench.fold(1))
         outlook = bench.look(q, reference)
         watched, checked, _ = outlook.states
-        active = jnp.asarray(self.schedule != "none")
-        trust = Trust(q, watched, checked, self._bound(bench.iteration), active)
+        trust = Trust.around(q, watched, checked, self._bound(bench.iteration), active=self.schedule != "none")
         policy = bench.solve(q, models, trust, as_="pi")
         return Plan(policy, q, reference, memory, trust, outlook)
 

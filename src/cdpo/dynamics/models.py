@@ -75,8 +75,7 @@ class ModelSet(eqx.Module):
         action, choice = action[..., : task.actions], action[..., task.actions :]
         seen = ensemble.encode(task, observation, action)
         reference = ensemble.read(self.reference(seen))
-        others = ensemble.read(ensemble.net.member(self.heads)(seen[:, None]))  # [M, n, B, o]
-        difference = others.mean - reference.mean[:, None]
+        difference = self._apart(seen, reference.mean)
         mean = reference.mean + jnp.sum(self.gain[:, :, None] * difference, axis=1)
         if self.optimism is not None:
             spread = jnp.sqrt(jnp.mean(difference**2, axis=1))
@@ -85,6 +84,20 @@ class ModelSet(eqx.Module):
             noise = self.belief.calibration.noise * reference.deviation
             mean = mean + noise * jax.random.normal(jax.random.fold_in(key, 0), mean.shape)
         return self._finish(observation, action, mean, reference, jax.random.fold_in(key, 1))
+
+    def _apart(self, seen: Array, reference: Array) -> Array:
+        """What each model's heads say beyond the reference, [M, n, B, o]; zero, unasked, where they have no part."""
+        ensemble, (models, heads) = self.belief.ensemble, self.heads.shape
+
+        def asked() -> Array:
+            return ensemble.read(ensemble.net.member(self.heads)(seen[:, None])).mean - reference[:, None]
+
+        if self.optimism is not None:
+            return asked()
+        # Half the arithmetic of the referential update, except where seeds are mapped: there both branches run.
+        return jax.lax.cond(
+            jnp.any(self.gain != 0), asked, lambda: jnp.zeros((models, heads, *reference.shape[1:]), reference.dtype)
+        )
 
     def _finish(self, observation: Array, action: Array, mean: Array, reference: Prediction, key: Array) -> Step:
         """Out of z-scores, inside the range, with reward and end."""
@@ -128,7 +141,7 @@ def reference_model(
 ) -> ModelSet:
     """The reference, `models` times: the least-squares member, the mean of the heads, or another network.
 
-    `heads` members are evaluated in vain, so that the set has the shape, and the compiled program, of a sampled one.
+    `heads` members have no part in it, so that the set has the shape, and the compiled program, of a sampled one.
     """
     size = belief.ensemble.targets.mean.shape[-1]
     heads = belief.heads if mean else heads

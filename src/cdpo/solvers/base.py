@@ -9,7 +9,7 @@ from jax import Array
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.replay import Replay
-from cdpo.solvers.policy import Policy, kl_divergence
+from cdpo.solvers.policy import Gaussian, Policy, kl_divergence
 
 Metrics = dict[str, Array]
 
@@ -25,23 +25,30 @@ class Trust(eqx.Module):
 
     centre: Policy  # q
     watched: Array  # [S, d], of q's own rollouts under the reference
+    chosen: Gaussian  # [S, m], what q does there
     checked: Array  # [S, d]
     bound: Array  # []
     active: Array  # [], bool
 
     @classmethod
+    def around(cls, centre: Policy, watched: Array, checked: Array, bound: Array, *, active: bool = True) -> Self:
+        """The region about q = `centre`."""
+        return cls(centre, watched, centre(watched), checked, bound, jnp.asarray(active))
+
+    @classmethod
     def off(cls, policy: Policy, states: int) -> Self:
         """No constraint, in the shape of one with that many states."""
         blank = jnp.zeros((states, policy.task.observations))
-        return cls(policy, blank, blank, jnp.ones(()), jnp.zeros((), bool))
+        return cls.around(policy, blank, blank, jnp.ones(()), active=False)
 
     def spent(self, policy: Policy, states: Array) -> Array:
         """E KL(policy || q) over states [S, d]."""
         return jnp.mean(kl_divergence(policy(states), self.centre(states)))
 
-    def some_watched(self, key: Array, count: int) -> Array:
-        """Some of the watched states, [count, d]."""
-        return self.watched[jax.random.randint(key, (count,), 0, self.watched.shape[0])]
+    def some_watched(self, key: Array, count: int) -> tuple[Array, Gaussian]:
+        """Some of the watched states [count, d], and what q does there."""
+        rows = jax.random.randint(key, (count,), 0, self.watched.shape[0])
+        return self.watched[rows], jax.tree.map(lambda leaf: leaf[rows], self.chosen)
 
 
 class Objective(NamedTuple):

@@ -14,7 +14,7 @@ from cdpo.dynamics.networks import MLP, rescale_inputs
 from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError, check_choices
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.policy import Policy
+from cdpo.solvers.policy import Policy, kl_divergence
 
 _WATCHED = 128  # states of the trust region in a gradient step
 
@@ -131,14 +131,14 @@ class SAC(NamedTuple):
         critics = eqx.apply_updates(state.critics, change)
 
         trust = objective.trust
-        watched = trust.some_watched(third, _WATCHED)
+        watched, chosen = trust.some_watched(third, _WATCHED)
         multiplier = jnp.where(trust.active, jnp.exp(state.log_multiplier), 0.0)
 
         def policy_loss(net: MLP) -> tuple[Array, tuple[Array, Array]]:
             acting = eqx.tree_at(lambda p: p.net, policy, net)
             action, density = acting.sample(batch.observation, second)
             gain = jnp.min(values(critics, acting, batch.observation, action), axis=1)
-            spent = trust.spent(acting, watched)
+            spent = jnp.mean(kl_divergence(acting(watched), chosen))
             # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
             noise = jnp.mean(acting(batch.observation).log_deviation)
             return jnp.mean(temperature * density - gain) + multiplier * spent, (noise, spent)

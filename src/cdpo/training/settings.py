@@ -102,7 +102,7 @@ PRESETS = ("default", "paper")
 _PAPER: dict[str, dict[str, Any]] = {
     "rule": {"models": 4},
     "ensemble": {"heads": 4, "hidden": (200,) * 5, "learning_rate": 1e-3, "weight_decay": 0.0},
-    "dyna": {"kept": 1, "batch": 100, "real": 0.25, "initial": 1.0, "visited": 0.0, "broad": 0.0},
+    "dyna": {"kept": 1, "particles": 8, "batch": 100, "real": 0.25, "initial": 1.0, "visited": 0.0, "broad": 0.0},
     "sac": {"hidden": (200, 200), "learning_rate": 5e-4, "polyak": 0.005},
 }
 _GRADIENT_STEPS = 20
