@@ -49,7 +49,7 @@ def one_by_one(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any
 
 def on_threads(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """`function` of each item, as many at a time as there are cores; results in order."""
-    if len(items) == 1:
+    if len(items) <= 1:
         return one_by_one(function, items)
     pool = ThreadPoolExecutor(max_workers=min(len(items), os.cpu_count() or 1))
     try:

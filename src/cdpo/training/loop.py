@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from threadpoolctl import ThreadpoolController
 
 from cdpo.agents import Mind
 from cdpo.dynamics.replay import FIRST_CAPACITY, Replay
@@ -70,6 +71,7 @@ class Trainer:
         self._finite_parts = over_lanes(_finite_parts)
         # An environment that all seeds share can live through one episode at a time.
         self._each = one_by_one if task.shared else on_threads
+        self._blas = ThreadpoolController()
         self.chunks = self._each(self._begin, chunks_of(seeds))
 
     @property
@@ -94,7 +96,9 @@ class Trainer:
             with jax.default_matmul_precision("float32"):
                 return self._advance(chunk, evaluate)
 
-        results = self._each(advance, self.chunks)
+        # Policies act on threads, one row at a time: products on several threads each would only get in their way.
+        with self._blas.limit(limits=1, user_api="blas"):
+            results = self._each(advance, self.chunks)
         self.chunks = [chunk for chunk, _ in results]
         self.episode += 1
         return Lived(
@@ -174,10 +178,12 @@ class Trainer:
         metrics: dict[str, np.ndarray] = {}
         if self.episode > 0:
             chunk, metrics = self._learned(chunk)
-        acting = {lane: self._host_policy(chunk.mind, lane) for lane in _going(chunk)}
-        episodes = {lane: self._live(chunk.pupils[lane], policy) for lane, policy in acting.items()}
-        for lane, lived in episodes.items():
-            if not np.isfinite(lived.rows).all():
+        going = _going(chunk)
+        acting = {lane: self._host_policy(chunk.mind, lane) for lane in going}
+        lived = self._each(lambda lane: self._live(chunk.pupils[lane], acting[lane]), going)
+        episodes = dict(zip(going, lived, strict=True))
+        for lane, episode in episodes.items():
+            if not np.isfinite(episode.rows).all():
                 chunk = _stopped(chunk, lane, f"the data of episode {self.episode}")
         lanes = _going(chunk)
         replay = self._remember(chunk.replay, {lane: episodes[lane].rows for lane in lanes})
@@ -185,11 +191,13 @@ class Trainer:
             counts = [len(episodes[lane].rows) if lane in lanes else 1 for lane in range(len(chunk.pupils))]
             metrics |= jax.device_get(self._judge(chunk.mind.belief, replay, jnp.array(counts, jnp.int32)))
         pupils, records = list(chunk.pupils), []
-        for lane in lanes:
-            pupils[lane], record = self._record(
-                pupils[lane], episodes[lane], acting[lane], evaluate, _lane(metrics, lane)
-            )
-            records.append(record)
+
+        def record(lane: int) -> tuple[Pupil, Record]:
+            return self._record(pupils[lane], episodes[lane], acting[lane], evaluate, _lane(metrics, lane))
+
+        for lane, (pupil, entry) in zip(lanes, self._each(record, lanes), strict=True):
+            pupils[lane] = pupil
+            records.append(entry)
         rows = [episodes[lane].rows if lane in lanes else None for lane in range(len(pupils))]
         return chunk._replace(pupils=pupils, replay=replay), Lived(records, rows)
 
