@@ -11,6 +11,8 @@ from scipy.stats import trim_mean
 from cdpo.dynamics.calibration import LEVELS
 from cdpo.errors import UserError
 from cdpo.report import build_page, style, tables, training, write_figures, write_report
+from cdpo.report.training.pictures import rows_of
+from cdpo.report.training.run import Run
 from cdpo.runs import RunFolder
 
 HOSTILE = """_<script>alert("x")</script> & $x_{ 'y' 漢\n</style></svg>"""
@@ -203,7 +205,7 @@ def test_a_stopped_seed_counts_with_what_it_had(tmp_path):
     assert cells[24:32] == ["2", "–", "–", "–", "–", "–", "–", "the data"]
     assert cells[33].startswith("6.00 [")
     assert "seed 1 (the model in iteration 2); seed 2 (the data)" in parsed.text
-    rows = [row for row in training._rows(training.Run.read(run), ["eval_return"]) if row["episode"] == 2]
+    rows = [row for row in rows_of(Run.read(run), ["eval_return"]) if row["episode"] == 2]
     assert rows[0] | {"mean": 2.0, "seeds": 1, "seed 0": 2.0, "seed 1": None, "seed 2": None} == rows[0]
 
 
@@ -231,9 +233,9 @@ def test_the_axis_is_of_steps_unless_seeds_differ_in_them(tmp_path):
     lines[-1]["env_steps"] -= 7
     uneven = make_run(tmp_path / "uneven", lines, {})
     assert "return over environment steps: pendulum-swingup" in Parsed(build_page([even])).labels
-    assert training.Run.read(even).steps().tolist() == [200, 400, 600]
+    assert Run.read(even).steps().tolist() == [200, 400, 600]
     assert any(label.startswith("return over episodes") for label in Parsed(build_page([uneven])).labels)
-    assert training.Run.read(uneven).steps() is None
+    assert Run.read(uneven).steps() is None
     labels = Parsed(build_page([even, uneven])).labels
     assert sum(label.startswith("evaluation return over episodes") for label in labels) == 1
 
@@ -241,7 +243,7 @@ def test_the_axis_is_of_steps_unless_seeds_differ_in_them(tmp_path):
 def test_the_map_of_coverage_is_that_of_the_last_iteration(tmp_path):
     lines = seed_lines(0, [1.0, 2.0], coverage_map_test=list(LEVELS)) + seed_lines(1, [1.0])
     lines[2]["coverage_map_test"] = [level**2 for level in LEVELS]
-    curve = training.Run.read(make_run(tmp_path / "run", lines, {})).map("coverage_map_test")
+    curve = Run.read(make_run(tmp_path / "run", lines, {})).map("coverage_map_test")
     np.testing.assert_allclose(curve.x, LEVELS)
     np.testing.assert_allclose(curve.mean, np.square(LEVELS))
     assert curve.seeds.tolist() == [1] * len(LEVELS)

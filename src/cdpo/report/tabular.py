@@ -7,8 +7,10 @@ from typing import Any
 from cdpo.errors import UserError
 from cdpo.report import figures, tables
 from cdpo.report.markup import Markup, facts, flat, inline, join, number, percent, tag
-from cdpo.report.style import Look, agent_label
+from cdpo.report.parts import card, interval, provenance, seed_list, settings_list, table
+from cdpo.report.style import agent_label
 from cdpo.report.tables import Record, cell_label, cells, line
+from cdpo.report.values import nested
 from cdpo.runs import RunFolder
 
 _PER_SEED = ("regret", "expected_regret", "normalised_regret", "value_regret")
@@ -41,10 +43,6 @@ def records(folder: RunFolder) -> list[Record]:
 def section(name: str, folder: RunFolder) -> Markup:
     """Everything about one run."""
     config, summary, found = folder.config, folder.summary, records(folder)
-    versions = flat(_dict(config, "versions") | _dict(summary, "versions"))
-    hardware = flat(_dict(config, "hardware") | _dict(summary, "hardware"))
-    if isinstance(summary.get("wall_s"), int | float):
-        hardware["time taken"] = f"{summary['wall_s']:,.1f} s"
     command = config.get("command")
     return tag(
         "section",
@@ -56,9 +54,7 @@ def section(name: str, folder: RunFolder) -> Markup:
         _results(found),
         tag("h3", "Settings"),
         _settings(config, found),
-        tag("h3", "Versions and hardware"),
-        facts(versions),
-        facts(hardware),
+        provenance(config, summary),
     )
 
 
@@ -102,13 +98,12 @@ def _outline(config: Mapping[str, Any], found: Sequence[Record]) -> dict[str, st
     seeds = sorted({seed for record in found for seed in record["seeds"]})
     steps = sorted({record["steps"] for record in found})
     sizes = list(dict.fromkeys(record["size"] for record in found if record["size"] is not None))
-    span = f" ({seeds[0]} to {seeds[-1]})" if len(seeds) > 1 else f" ({seeds[0]})" if seeds else ""
     return {
         "kind": str(config["kind"]),
         "environment": ", ".join(dict.fromkeys(record["env"] for record in found)),
         **({"sizes" if len(sizes) > 1 else "size": ", ".join(map(str, sizes))} if sizes else {}),
         "agents": ", ".join(dict.fromkeys(agent_label(record["agent"]) for record in found)),
-        "seeds": f"{len(seeds)}{span}",
+        "seeds": seed_list(seeds),
         "steps": ", ".join(f"{each:,}" for each in steps),
     }
 
@@ -117,7 +112,7 @@ def _figures(found: Sequence[Record]) -> Markup:
     look = figures.look_of(found)
     curves = zip(cells(found), figures.regret_panels(found), strict=True)
     parts = [
-        _card(
+        card(
             look,
             [inline(figure, f"cumulative regret over steps: {cell_label(cell)}") for cell, figure in curves],
             "Cumulative regret: mean over seeds, and its 95% bootstrap interval as a band.",
@@ -127,7 +122,7 @@ def _figures(found: Sequence[Record]) -> Markup:
     if by_size:
         kept = {line(record) for group in by_size.values() for record in group}
         parts.append(
-            _card(
+            card(
                 {name: each for name, each in look.items() if name in kept},
                 [
                     inline(figure, f"normalised regret over size: {env}")
@@ -139,17 +134,6 @@ def _figures(found: Sequence[Record]) -> Markup:
     return join(parts)
 
 
-def _card(look: Mapping[str, Look], panels: Sequence[Markup], caption: str) -> Markup:
-    legend = tag("ul", *(tag("li", _swatch(each), name) for name, each in look.items()), class_="legend")
-    return tag("figure", legend, tag("div", *panels, class_="panels"), tag("figcaption", caption))
-
-
-def _swatch(look: Look) -> Markup:
-    dashes = {"stroke_dasharray": " ".join(f"{each * look.width:g}" for each in look.dashes)} if look.dashes else {}
-    stroke = tag("line", x2="30", y1="4", y2="4", stroke=look.colour, stroke_width=f"{look.width:g}", **dashes)
-    return tag("svg", stroke, width="30", height="8", aria_hidden="true")
-
-
 def _results(found: Sequence[Record]) -> Markup:
     ledger = any(record.get("ledger") for record in found)
     heads = ["agent", "normalised regret", "expected regret", "value regret", "stuck seeds"]
@@ -159,17 +143,14 @@ def _results(found: Sequence[Record]) -> Markup:
         title = tag("th", cell_label(cell), colspan=str(len(heads)), scope="rowgroup")
         rows = (tag("tr", *_result(record, ledger)) for record in group)
         bodies.append(tag("tbody", tag("tr", title, class_="group"), *rows))
-    head = tag("thead", tag("tr", *(tag("th", each, scope="col") for each in heads)))
-    table = tag("table", head, *bodies)
-    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Results")
+    return table("Results", heads, *bodies)
 
 
 def _result(record: Record, ledger: bool) -> list[Markup]:
     shares = record.get("ledger") or {}
     regret = tables.estimate(record["normalised_regret"])
-    interval = "" if regret.low is None else f" [{number(regret.low)}, {number(regret.high)}]"
     values: list[str] = [
-        join([number(regret.mean), tag("span", interval, class_="soft")]),
+        interval(regret),
         number(tables.estimate(record["expected_regret"]).mean),
         number(tables.estimate(record["value_regret"]).mean),
         percent(record["stuck_fraction"]),
@@ -187,15 +168,10 @@ def _settings(config: Mapping[str, Any], found: Sequence[Record]) -> Markup:
     for record in found:
         by_agent.setdefault(record["agent"], []).append(record)
     rows = {agent_label(agent): _merged(group) for agent, group in by_agent.items()}
-    shared = {key: each for key, each in _dict(config, "settings").items() if key not in by_agent}
+    shared = {key: each for key, each in nested(config, "settings").items() if key not in by_agent}
     if shared:
         rows = {"run": flat(shared), **rows}
-    return tag("dl", *(_setting(name, row) for name, row in rows.items()), class_="settings")
-
-
-def _setting(name: str, row: Mapping[str, str]) -> Markup:
-    pairs: list[str] = [join([tag("span", tag("i", key), " ", value), " "]) for key, value in row.items()]
-    return tag("div", tag("dt", name), tag("dd", *(pairs or ["no settings"])))
+    return settings_list(rows)
 
 
 def _merged(group: Sequence[Record]) -> dict[str, str]:
@@ -241,11 +217,6 @@ def _fault(record: Any) -> str:
     if not isinstance(ledger, dict) or not all(isinstance(ledger.get(key), _NUMBER) for key in _LEDGER):
         return "no usable 'ledger'"
     return ""
-
-
-def _dict(value: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _damaged(folder: RunFolder, why: str) -> UserError:

@@ -1,0 +1,137 @@
+"""A training run as its folder tells of it, and what its seeds come to."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cdpo.dynamics.calibration import LEVELS
+from cdpo.errors import UserError
+from cdpo.report.tables import Curve
+from cdpo.report.values import is_count, is_number, nested
+from cdpo.runs import RunFolder
+
+_LAST = 3  # evaluations whose mean is the final evaluation
+TOLERATED = 1.1  # of the bound of the trust region; what was spent is an estimate
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of one run: the lines of its metrics by seed and episode, and the rest."""
+
+    folder: RunFolder
+    config: dict[str, Any]
+    summary: dict[str, Any]  # empty while the run is not finished
+    lines: dict[tuple[int, int], dict[str, Any]]
+    stopped: dict[int, str]
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> "Run":
+        """The run in a folder; a UserError if its metrics are not those of a training run."""
+        lines = {}
+        for place, line in enumerate(folder.records(), start=1):
+            if not isinstance(line, dict) or not all(is_count(line.get(key)) for key in ("seed", "episode")):
+                raise _damaged(folder, f"line {place} has no seed and episode")
+            lines[line["seed"], line["episode"]] = line
+        finished = (folder.path / "summary.json").exists()
+        summary = folder.summary if finished else {}
+        if finished and not lines:
+            raise _damaged(folder, "it holds nothing, though the run has finished")
+        stopped = {int(seed): str(why) for seed, why in nested(summary, "stopped").items() if seed.isdecimal()}
+        return cls(folder, folder.config, summary, lines, stopped)
+
+    @property
+    def agent(self) -> str:
+        """The agent's name."""
+        return str(self.config.get("agent", "unknown"))
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return str(self.config.get("task_name") or self.config.get("task") or "unknown")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end; a summary that tells of fewer episodes is from before it went on."""
+        returns = self.summary.get("returns")
+        told = sum(len(each) for each in returns if isinstance(each, list)) if isinstance(returns, list) else None
+        return bool(self.summary) and (told is None or told >= len(self.lines))
+
+    @property
+    def seeds(self) -> list[int]:
+        """In order, those without any line included."""
+        return sorted({seed for seed, _ in self.lines} | set(self.stopped))
+
+    @property
+    def episodes(self) -> list[int]:
+        """In order."""
+        return sorted({episode for _, episode in self.lines})
+
+    def values(self, key: str) -> np.ndarray:
+        """A quantity, [seeds, episodes]; NaN where it is not known."""
+        shape = len(self.seeds), len(self.episodes)
+        lines = [self.lines.get((seed, episode), {}) for seed in self.seeds for episode in self.episodes]
+        return np.array([_float(line.get(key)) for line in lines]).reshape(shape)
+
+    def curve(self, key: str, x: np.ndarray | None = None) -> Curve:
+        """A quantity over iterations, or over `x`, one for each episode."""
+        return Curve.of(np.array(self.episodes, float) if x is None else x, self.values(key))
+
+    def steps(self) -> np.ndarray | None:
+        """The environment steps after each episode; none if the seeds do not share them."""
+        taken = self.values("env_steps")
+        shared = np.array([next(iter(column[np.isfinite(column)]), np.nan) for column in taken.T])
+        return shared if len(shared) and np.all((taken == shared) | (np.isnan(taken) & np.isfinite(shared))) else None
+
+    def map(self, key: str) -> Curve:
+        """Observed over expected coverage; of every seed the last iteration that has it."""
+        rows = []
+        for seed in self.seeds:
+            found = [self.lines.get((seed, episode), {}).get(key) for episode in self.episodes]
+            usable = [each for each in found if isinstance(each, list) and len(each) == len(LEVELS)]
+            rows.append([_float(each) for each in usable[-1]] if usable else [math.nan] * len(LEVELS))
+        return Curve.of(np.array(LEVELS), np.array(rows).reshape(-1, len(LEVELS)))
+
+    def finals(self) -> list[float | None]:
+        """The mean of every seed's last three evaluations; none, here and below, for a seed that has no number."""
+        return _each(self.values("eval_return"), lambda known: known[-_LAST:].mean())
+
+    def most(self, key: str) -> list[float | None]:
+        """The largest of every seed's values."""
+        return _each(self.values(key), np.max)
+
+    def most_steps(self) -> float | None:
+        """The environment steps of the seed that made most."""
+        return max((each for each in self.most("env_steps") if each is not None), default=None)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything holds the policy to the bound that is measured."""
+        return nested(nested(self.config, "settings"), "rule").get("schedule") != "none"
+
+    def over_bound(self) -> list[float | None]:
+        """The share of every seed's iterations that spent clearly more than the bound; none where nothing is bound."""
+        if not self.bounded:
+            return [None] * len(self.seeds)
+        return _each(self.values("kl_spent") / self.values("kl_bound"), lambda known: np.mean(known > TOLERATED))
+
+    def lost(self) -> list[float | None]:
+        """The share of every seed's evaluations that were worse than the one before."""
+        return _each(self.values("eval_change"), lambda known: np.mean(known < 0))
+
+
+def _each(values: np.ndarray, reduce: Callable[[np.ndarray], Any]) -> list[float | None]:
+    """Of every seed's known numbers; none where there are none."""
+    known = [row[np.isfinite(row)] for row in values]
+    return [float(reduce(row)) if len(row) else None for row in known]
+
+
+def _float(value: Any) -> float:
+    return float(value) if is_number(value) else math.nan
+
+
+def _damaged(folder: RunFolder, why: str) -> UserError:
+    path = str(folder.path / "metrics.jsonl")
+    return UserError(f"{path!r} holds no metrics of a training run: {why}; restore it, or run it again elsewhere")
