@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cdpo.errors import UserError
+
 SRC = Path(__file__).parents[2] / "src"
 
 # Everything small enough to compile in seconds and run in none.
@@ -48,6 +50,21 @@ main()
 @pytest.fixture
 def tiny() -> dict:
     return TINY
+
+
+@pytest.fixture(scope="session")
+def complaint():
+    """The message of the UserError that a call must end in: one line, which says what to do."""
+
+    def of(call, *arguments) -> str:
+        with pytest.raises(UserError) as caught:
+            call(*arguments)
+        message = str(caught.value)
+        assert message.isprintable()
+        assert "; " in message
+        return message
+
+    return of
 
 
 @pytest.fixture(scope="session")

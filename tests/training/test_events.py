@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cdpo.training.events import EventWriter, crc32c
-from cdpo.training.store import cut_file
+from cdpo.training.log import cut_file
 
 
 def slow_crc32c(data):

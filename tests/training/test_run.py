@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdpo.training.store import Log, load_arrays
+from cdpo.training.log import Log
+from cdpo.training.store import load_arrays
 
 
 def state(folder: Path) -> dict[str, np.ndarray]:

@@ -10,8 +10,6 @@ import struct
 import subprocess
 import sys
 import zipfile
-import zlib
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,7 +21,7 @@ import optax
 import pytest
 
 from cdpo.errors import UserError
-from cdpo.training.store import Log, cut_file, flatten, load_arrays, restore, save_arrays
+from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 ARRAYS = {
     ".weights": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -45,16 +43,6 @@ class Executes:
 
     def __reduce__(self):
         return os.mkdir, (str(self.path),)
-
-
-def complaint(call, *arguments):
-    """The message of the UserError that `call` must end in: one line, which says what to do."""
-    with pytest.raises(UserError) as caught:
-        call(*arguments)
-    message = str(caught.value)
-    assert message.isprintable()
-    assert "; " in message
-    return message
 
 
 def assert_equal(loaded, arrays=ARRAYS, meta=META):
@@ -228,7 +216,7 @@ def test_flipped_bytes_are_found_or_change_nothing(saved):
     assert found > 250
 
 
-def test_every_flipped_bit_of_an_array_or_of_the_meta_is_found(saved):
+def test_every_flipped_bit_of_an_array_or_of_the_meta_is_found(saved, complaint):
     whole = saved.read_bytes()
     with zipfile.ZipFile(saved) as archive:
         parts = [(info.header_offset + 30 + len(info.filename.encode()), info.file_size) for info in archive.infolist()]
@@ -240,7 +228,7 @@ def test_every_flipped_bit_of_an_array_or_of_the_meta_is_found(saved):
             assert "damaged" in complaint(load_arrays, saved)
 
 
-def test_a_file_cut_short_is_found(saved):
+def test_a_file_cut_short_is_found(saved, complaint):
     whole, draws = saved.read_bytes(), random.Random(1)
     for size in {*range(60), *(draws.randrange(len(whole)) for _ in range(200)), *range(len(whole) - 60, len(whole))}:
         saved.write_bytes(whole[:size])
@@ -248,7 +236,7 @@ def test_a_file_cut_short_is_found(saved):
 
 
 @pytest.mark.parametrize("fill", [b"\0", b"\xff"])
-def test_lost_sectors_are_found(path, fill):
+def test_lost_sectors_are_found(path, fill, complaint):
     arrays = {"a": np.random.default_rng(0).normal(size=2000), "b": np.ones(100)}
     save_arrays(path, arrays, META)
     whole = path.read_bytes()
@@ -257,13 +245,13 @@ def test_lost_sectors_are_found(path, fill):
         assert "damaged" in complaint(load_arrays, path)
 
 
-def test_exchanged_arrays_are_found(tmp_path, path):
+def test_exchanged_arrays_are_found(tmp_path, path, complaint):
     one, two = np.zeros(5), np.ones(5)
     write_zip(path, [("a.npy", npy(two)), ("b.npy", npy(one))], {"a": entry(one), "b": entry(two)})
     assert "checksum of array 'a'" in complaint(load_arrays, path)
 
 
-def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path, path):
+def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path, path, complaint):
     np.savez(path, a=np.zeros(3))
     assert "not a checkpoint" in complaint(load_arrays, path)
     path.write_text("hello\n" * 100)
@@ -282,13 +270,13 @@ def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path, path):
     complaint(load_arrays, "a\0b")
 
 
-def test_a_newer_format_asks_for_a_newer_library(path):
+def test_a_newer_format_asks_for_a_newer_library(path, complaint):
     write_zip(path, [("other.bin", b"")], [], version=2)
     assert "install a newer cdpo" in complaint(load_arrays, path)
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", None, 1.5, [1]])
-def test_a_version_that_never_was_is_damage(path, version):
+def test_a_version_that_never_was_is_damage(path, version, complaint):
     write_zip(path, [], {}, version=version)
     assert "damaged" in complaint(load_arrays, path)
 
@@ -296,7 +284,7 @@ def test_a_version_that_never_was_is_damage(path, version):
 # --- Malice ----------------------------------------------------------------------------------------------------------
 
 
-def test_pickles_are_never_executed(tmp_path, path):
+def test_pickles_are_never_executed(tmp_path, path, complaint):
     mark = tmp_path / "executed"
     payload = Executes(mark)
     objects = np.array([payload], dtype=object)
@@ -324,7 +312,7 @@ def test_pickles_are_never_executed(tmp_path, path):
 
 
 @pytest.mark.parametrize("dtype", [">f4", "|O", "<V2", "<U3", "<c8", "<f16", "|S1", "f4", [["a", "<f4"]], None, 1])
-def test_dtypes_that_no_checkpoint_has_are_refused(path, dtype):
+def test_dtypes_that_no_checkpoint_has_are_refused(path, dtype, complaint):
     array = np.zeros(2, np.float32)
     write_zip(path, [("a.npy", npy(array))], {"a": entry(array, dtype=dtype)})
     assert "damaged" in complaint(load_arrays, path)
@@ -335,7 +323,7 @@ ABSURD = [[-1], [-2, -1], [2.0], [True, 2], ["2"], [None], [[2]], "2", 2, None, 
 
 
 @pytest.mark.parametrize("shape", [*HUGE, *ABSURD], ids=str)
-def test_a_shape_that_the_bytes_do_not_bear_out_is_refused_before_it_costs_memory(path, shape):
+def test_a_shape_that_the_bytes_do_not_bear_out_is_refused_before_it_costs_memory(path, shape, complaint):
     array = np.zeros(2, np.float32)
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
     member = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + array.tobytes()
@@ -344,14 +332,14 @@ def test_a_shape_that_the_bytes_do_not_bear_out_is_refused_before_it_costs_memor
         assert "damaged" in complaint(load_arrays, path)
 
 
-def test_a_header_inside_that_declares_another_array_is_refused(path):
+def test_a_header_inside_that_declares_another_array_is_refused(path, complaint):
     array = np.zeros((2, 3), np.float32)
     for other in (array.T.copy(), np.asfortranarray(array), array.astype(np.int32), array.reshape(6)):
         write_zip(path, [("a.npy", npy(other))], {"a": entry(array)})
         assert "header" in complaint(load_arrays, path)
 
 
-def test_compressed_members_are_refused_unexpanded(path):
+def test_compressed_members_are_refused_unexpanded(path, complaint):
     array = np.zeros(10**6)
     write_zip(path, [("a.npy", npy(array))], {"a": entry(array)}, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < array.nbytes / 100
@@ -363,7 +351,7 @@ def test_compressed_members_are_refused_unexpanded(path):
     assert "compressed" in complaint(load_arrays, path)
 
 
-def test_members_that_share_their_bytes_are_refused(path):
+def test_members_that_share_their_bytes_are_refused(path, complaint):
     """A small file could otherwise expand without end."""
     array = np.zeros(1000)
     write_zip(path, [(f"{name}.npy", npy(array)) for name in "ab"], {name: entry(array) for name in "ab"})
@@ -382,7 +370,7 @@ def test_members_that_share_their_bytes_are_refused(path):
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_two_members_of_one_name_are_refused(path):
+def test_two_members_of_one_name_are_refused(path, complaint):
     array = np.zeros(2)
     write_zip(path, [("a.npy", npy(array)), ("a.npy", npy(array))], {"a": entry(array)})
     assert "one name" in complaint(load_arrays, path)
@@ -391,13 +379,13 @@ def test_two_members_of_one_name_are_refused(path):
 
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/b", "..\\a", "a\x1bb"])
-def test_names_that_would_lead_elsewhere_are_refused(path, name):
+def test_names_that_would_lead_elsewhere_are_refused(path, name, complaint):
     array = np.zeros(2)
     write_zip(path, [(f"{name}.npy", npy(array))], {name: entry(array)})
     assert "named" in complaint(load_arrays, path)
 
 
-def test_members_and_list_have_to_agree(path):
+def test_members_and_list_have_to_agree(path, complaint):
     array = np.zeros(2)
     write_zip(path, [("a.npy", npy(array)), ("b.npy", npy(array))], {"a": entry(array)})
     assert "'b.npy'" in complaint(load_arrays, path)
@@ -408,7 +396,7 @@ def test_members_and_list_have_to_agree(path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 10**5, '{"format": NaN}', "1" * 5000, "\x00", '"\\ud800'])
-def test_a_meta_that_is_no_meta_is_refused(path, text):
+def test_a_meta_that_is_no_meta_is_refused(path, text, complaint):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("meta.json", text)
     complaint(load_arrays, path)
@@ -417,12 +405,12 @@ def test_a_meta_that_is_no_meta_is_refused(path, text):
 @pytest.mark.parametrize(
     "manifest", [{"a": []}, {"a": None}, {"a": {}}, {"a": "shape"}, {"a": ["shape", "dtype", "sha256"]}]
 )
-def test_a_list_of_arrays_that_is_none_is_refused(path, manifest):
+def test_a_list_of_arrays_that_is_none_is_refused(path, manifest, complaint):
     write_zip(path, [("a.npy", npy(np.zeros(2)))], manifest)
     assert "damaged" in complaint(load_arrays, path)
 
 
-def test_truth_values_are_true_or_false(path):
+def test_truth_values_are_true_or_false(path, complaint):
     odd = np.array([0, 2], np.uint8).view(bool)
     write_zip(path, [("a.npy", npy(odd))], {"a": entry(odd)})
     assert "truth values" in complaint(load_arrays, path)
@@ -574,39 +562,39 @@ def test_restored_arrays_are_copies():
     restored["host"][0] = 1
 
 
-def test_a_missing_leaf_is_named():
+def test_a_missing_leaf_is_named(complaint):
     arrays = flatten(state())
     del arrays[".layers[0]['w']"]
     assert "leaf \".layers[0]['w']\" is missing" in complaint(restore, state(), arrays)
 
 
-def test_a_surplus_leaf_is_named():
+def test_a_surplus_leaf_is_named(complaint):
     assert "'.more'" in complaint(restore, state(), flatten(state()) | {".more": np.zeros(1)})
 
 
 @pytest.mark.parametrize(
     "value", [np.zeros(5), np.zeros((1, 4)), np.zeros(()), np.zeros((4, 0))], ids=lambda value: str(value.shape)
 )
-def test_a_leaf_of_another_shape_is_named(value):
+def test_a_leaf_of_another_shape_is_named(value, complaint):
     message = complaint(restore, state(), flatten(state()) | {".host": value})
     assert "'.host' has shape" in message
     assert f"{value.shape} instead of (4,)" in message
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(".host", "f4"), (".steps", "i8"), (".steps", "u4"), (".host", ">f8")])
-def test_a_leaf_of_another_dtype_is_named_and_never_cast(name, dtype):
+def test_a_leaf_of_another_dtype_is_named_and_never_cast(name, dtype, complaint):
     arrays = flatten(state())
     arrays[name] = arrays[name].astype(dtype)
     assert f"leaf '{name}' has dtype" in complaint(restore, state(), arrays)
 
 
-def test_a_key_of_another_generator_is_named():
+def test_a_key_of_another_generator_is_named(complaint):
     message = complaint(restore, state(impl="rbg"), flatten(state()))
     assert "'.key#rbg'" in message
     assert "'.key#threefry2x32'" in message
 
 
-def test_raw_and_typed_keys_are_not_confused():
+def test_raw_and_typed_keys_are_not_confused(complaint):
     raw, typed = {"key": jax.random.PRNGKey(0)}, {"key": jax.random.key(0)}
     assert "['key']#threefry2x32" in complaint(restore, typed, flatten(raw))
     assert "['key']#threefry2x32" in complaint(restore, raw, flatten(typed))
@@ -615,156 +603,3 @@ def test_raw_and_typed_keys_are_not_confused():
 def test_a_bfloat16_leaf_is_named_when_saving(path):
     with pytest.raises(TypeError, match=r"\['w'\].* has dtype bfloat16"):
         save_arrays(path, flatten({"w": jnp.zeros(2, jnp.bfloat16)}), {})
-
-
-# --- Logs ------------------------------------------------------------------------------------------------------------
-
-ROWS = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
-
-
-@pytest.fixture
-def log(tmp_path):
-    """The path of a log that holds `ROWS`, appended in parts."""
-    path = tmp_path / "replay.bin"
-    with closing(Log(path, 7)) as log:
-        for part in np.split(ROWS, [1, 1, 20]):
-            log.append(part)
-        log.sync()
-    return path
-
-
-def test_a_log_gives_back_its_first_rows(log):
-    for rows in (0, 1, 20, 33, 50):
-        read = Log.read(log, rows, 7)
-        assert read.dtype == np.float32
-        assert read.shape == (rows, 7)
-        np.testing.assert_array_equal(read, ROWS[:rows])
-
-
-def test_a_log_keeps_every_bit(tmp_path):
-    bits = np.random.default_rng(0).integers(0, 2**32, (100, 3), np.uint32)
-    bits[0] = 0x7F800001, 0xFFC12345, 0x80000000
-    with closing(Log(tmp_path / "log", 3)) as log:
-        log.append(bits.view(np.float32))
-    assert (Log.read(tmp_path / "log", 100, 3).view(np.uint32) == bits).all()
-
-
-def test_synced_rows_can_be_read_while_the_log_is_open(tmp_path):
-    with closing(Log(tmp_path / "log", 7)) as log:
-        log.append(ROWS)
-        log.sync()
-        np.testing.assert_array_equal(Log.read(tmp_path / "log", 50, 7), ROWS)
-
-
-def test_a_log_goes_on_after_a_cut_as_if_never_interrupted(log):
-    whole = log.read_bytes()
-    Log.cut(log, 33)
-    with closing(Log(log, 7)) as reopened:
-        assert reopened.rows == 33
-        reopened.append(ROWS[33:])
-        assert reopened.rows == 50
-    assert log.read_bytes() == whole
-
-
-def test_a_torn_row_is_cut_away(log):
-    with open(log, "ab") as file:
-        file.write(b"torn")
-    assert "middle of a row" in complaint(Log, log, 7)
-    Log.cut(log, 50)
-    np.testing.assert_array_equal(Log.read(log, 50, 7), ROWS)
-    Log.cut(log, 0)
-    assert Log.read(log, 0, 7).shape == (0, 7)
-    with closing(Log(log, 7)) as reopened:
-        assert reopened.rows == 0
-
-
-def test_a_log_that_holds_fewer_rows_is_damaged(log):
-    for call in (lambda rows: Log.read(log, rows, 7), lambda rows: Log.cut(log, rows)):
-        assert "50 of 51 rows" in complaint(call, 51)
-        assert "50 of" in complaint(call, 2**62)
-    log.write_bytes(log.read_bytes()[:-1])
-    assert "49 of 50 rows" in complaint(Log.read, log, 50, 7)
-
-
-def test_every_flipped_bit_of_a_log_is_found(log):
-    whole, draws = log.read_bytes(), random.Random(0)
-    for position in {*range(60), *(draws.randrange(len(whole)) for _ in range(300)), len(whole) - 1}:
-        damaged = bytearray(whole)
-        damaged[position] ^= 1 << draws.randrange(8)
-        log.write_bytes(damaged)
-        assert "damaged" in complaint(Log.read, log, 50, 7)
-
-
-def test_damage_behind_the_rows_that_are_read_does_no_harm(log):
-    log.write_bytes(log.read_bytes()[:-1] + b"?")
-    np.testing.assert_array_equal(Log.read(log, 49, 7), ROWS[:49])
-    assert "row 49" in complaint(Log.read, log, 50, 7)
-
-
-def test_rows_that_changed_places_are_found(log):
-    data = log.read_bytes()
-    size = 4 * 7 + 4
-    start = len(data) - 50 * size
-    first, second = data[start : start + size], data[start + size : start + 2 * size]
-    log.write_bytes(data[:start] + second + first + data[start + 2 * size :])
-    assert "row 0" in complaint(Log.read, log, 50, 7)
-
-
-def test_what_is_no_log_is_said_to_be_none(tmp_path, log):
-    for data in (b"", b"hello\n" * 100, pickle.dumps([1, 2]), npy(ROWS)):
-        (tmp_path / "other").write_bytes(data)
-        assert "not a log" in complaint(Log.read, tmp_path / "other", 0, 7)
-        assert "not a log" in complaint(Log.cut, tmp_path / "other", 0)
-        assert "not a log" in complaint(Log, tmp_path / "other", 7)
-        assert (tmp_path / "other").read_bytes() == data
-    assert "does not exist" in complaint(Log.read, tmp_path / "absent", 0, 7)
-    assert "is a folder" in complaint(Log.read, tmp_path, 0, 7)
-    assert "rows of 7 numbers" in complaint(Log.read, log, 1, 8)
-    assert "rows of 7 numbers" in complaint(Log, log, 6)
-
-
-def test_a_newer_or_impossible_log_is_refused(log):
-    for version, width, words in (
-        (2, 7, "newer cdpo"),
-        (0, 7, "damaged"),
-        (1, 0, "damaged"),
-        (1, 2**32 - 1, "damaged"),
-    ):
-        header = struct.pack("<8sII", b"cdpo-log", version, width)
-        log.write_bytes(header + struct.pack("<I", zlib.crc32(header)) + bytes(1000))
-        assert words in complaint(Log.cut, log, 0)
-
-
-@pytest.mark.parametrize(
-    "rows", [ROWS.astype(np.float64), ROWS[:, :6], ROWS[0], ROWS.astype(">f4")], ids=["f8", "6", "1d", "be"]
-)
-def test_rows_of_another_kind_are_not_appended(log, rows):
-    with closing(Log(log, 7)) as opened, pytest.raises(TypeError, match=r"float32 \[n, 7\]"):
-        opened.append(rows)
-    assert len(Log.read(log, 50, 7)) == 50
-
-
-def test_impossible_counts_are_mistakes_of_the_program(log):
-    for call, arguments in ((Log, (log, 0)), (Log.cut, (log, -1)), (Log.read, (log, -1, 7)), (cut_file, (log, -1))):
-        with pytest.raises(ValueError, match=r"not 0|-1"):
-            call(*arguments)
-
-
-def test_cut_file_cuts_to_the_byte(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"one\ntwo\nthr")
-    cut_file(path, 8)
-    assert path.read_bytes() == b"one\ntwo\n"
-    cut_file(path, 8)
-    assert path.read_bytes() == b"one\ntwo\n"
-    assert "8 bytes, and the checkpoint counted 9" in complaint(cut_file, path, 9)
-    assert path.read_bytes() == b"one\ntwo\n"
-    cut_file(path, 0)
-    assert path.read_bytes() == b""
-
-
-def test_cut_file_of_a_file_that_is_not_there(tmp_path):
-    cut_file(tmp_path / "metrics.jsonl", 0)
-    assert not os.listdir(tmp_path)
-    assert "does not exist" in complaint(cut_file, tmp_path / "metrics.jsonl", 1)
-    assert "is a folder" in complaint(cut_file, tmp_path, 0)

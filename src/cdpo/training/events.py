@@ -20,7 +20,7 @@ _VERSION = b"brain.Event:2"  # the only version there has been; it opens every f
 class EventWriter:
     """Appends scalars to the event file of `folder`.
 
-    The file's name is fixed, so that a run which goes on continues its file: after `cdpo.training.store.cut_file` has
+    The file's name is fixed, so that a run which goes on continues its file: after `cdpo.training.log.cut_file` has
     brought it back to the offset of a checkpoint, its first event is not repeated.
     """
 

@@ -20,8 +20,9 @@ from typing import Any
 from cdpo.errors import UserError
 from cdpo.runs import RunFolder, hardware, versions
 from cdpo.training.events import EventWriter
+from cdpo.training.log import Log, cut_file
 from cdpo.training.loop import Lived, Record, Trainer
-from cdpo.training.store import Log, cut_file, flatten, load_arrays, restore, save_arrays
+from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 PATIENCE = 30.0  # seconds of work that may be lost
 STATE = "state.npz"

@@ -1,4 +1,4 @@
-"""What a training run keeps on disk: checkpoints of arrays, a replay log per seed, and how logs are cut back.
+"""Checkpoints: the arrays of a tree on disk, by their paths.
 
 A checkpoint is an .npz that NumPy reads as well: a zip of uncompressed .npy members, after a member `meta.json` that
 lists every array with its shape, dtype and SHA-256. Nothing is unpickled on the way back, nothing is allocated before
@@ -13,10 +13,9 @@ import os
 import struct
 import sys
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ import numpy as np
 
 from cdpo.errors import UserError
 from cdpo.runs import write_atomic
+from cdpo.training.files import damaged, open_saved
 
 _FORMAT = "cdpo checkpoint"
 _VERSION = 1
@@ -32,11 +32,6 @@ _META_BYTES = 1 << 26  # more than any manifest needs, and little enough to pars
 _DIMENSIONS = 32
 # Little-endian, of the same size on every machine. Neither pickles nor bfloat16, which .npy cannot name.
 _DTYPES = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"}
-_WIDTHS = 1 << 28  # NumPy's records count their bytes in 32 bits
-_MENDING = "restore a copy of it, or start the run again elsewhere"
-
-
-# --- Checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[str, Any]) -> None:
@@ -83,10 +78,10 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[s
 
 def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays and the meta of `save_arrays`; a UserError if the file is anything but what that wrote."""
-    with _open(path) as file:
+    with open_saved(path) as file:
         start = file.read(30 + len(_META))  # a zip's first member: 30 bytes of header, then its name
         if not start:
-            raise _damaged(path, "it is empty")
+            raise damaged(path, "it is empty")
         if not (start.startswith(b"PK\x03\x04") and start.endswith(_META.encode())):
             raise UserError(
                 f"{str(path)!r} is not a checkpoint of cdpo, or its beginning is damaged; name a file that cdpo saved"
@@ -97,7 +92,7 @@ def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
         except (UserError, MemoryError):
             raise
         except Exception as error:  # on bytes made up to confuse it, zipfile raises a dozen kinds
-            raise _damaged(path, "its contents do not fit together") from error
+            raise damaged(path, "its contents do not fit together") from error
 
 
 def flatten(tree: Any) -> dict[str, np.ndarray]:
@@ -141,23 +136,23 @@ def _read_archive(path: str | Path, archive: zipfile.ZipFile, size: int) -> tupl
     """Everything in the archive, verified. `size` is the file's, and bounds what its members may claim."""
     members = {info.filename: info for info in archive.infolist()}
     if len(members) != len(archive.infolist()):
-        raise _damaged(path, "two of its members have one name")
+        raise damaged(path, "two of its members have one name")
     manifest, meta = _read_meta(path, archive, members[_META])
     unmatched = members.keys() ^ {_META, *(f"{name}.npy" for name in manifest)}
     if unmatched:
-        raise _damaged(path, f"{min(unmatched)!r} is either missing or not listed in {_META}")
+        raise damaged(path, f"{min(unmatched)!r} is either missing or not listed in {_META}")
     if sum(info.file_size for info in members.values()) > size:
-        raise _damaged(path, "it declares more bytes than it has")
+        raise damaged(path, "it declares more bytes than it has")
     # Every declaration before any array, so that a file with one lie in it costs nothing.
     for name, entry in manifest.items():
         if not _is_plain(name):
-            raise _damaged(path, f"it has an array named {name!r}")
+            raise damaged(path, f"it has an array named {name!r}")
         if set(entry) != {"shape", "dtype", "sha256"} or entry["dtype"] not in _DTYPES:
-            raise _damaged(path, f"array {name!r} is declared with a dtype or fields that no checkpoint has")
+            raise damaged(path, f"array {name!r} is declared with a dtype or fields that no checkpoint has")
         info = members[f"{name}.npy"]
         _check_stored(path, info)
         if info.file_size != _member_bytes(entry["dtype"], entry["shape"]):
-            raise _damaged(path, f"array {name!r} has another size than it declares")
+            raise damaged(path, f"array {name!r} has another size than it declares")
     return {name: _read_array(path, archive, name, **entry) for name, entry in manifest.items()}, meta
 
 
@@ -165,7 +160,7 @@ def _read_meta(path: str | Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
     """The list of arrays and the caller's meta."""
     _check_stored(path, info)
     if info.file_size > _META_BYTES:
-        raise _damaged(path, f"its {_META} is too large")
+        raise damaged(path, f"its {_META} is too large")
     content = json.loads(archive.read(info), parse_constant=_refuse_constant)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise UserError(f"{str(path)!r} is not a checkpoint of cdpo; name a file that cdpo saved")
@@ -175,13 +170,13 @@ def _read_meta(path: str | Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
             f"{str(path)!r} has checkpoint format {version}, and this cdpo reads up to {_VERSION}; install a newer cdpo"
         )
     if version != _VERSION or not isinstance(manifest, dict) or not isinstance(meta, dict):
-        raise _damaged(path, f"its {_META} is not what cdpo writes")
+        raise damaged(path, f"its {_META} is not what cdpo writes")
     return manifest, meta
 
 
 def _check_stored(path: str | Path, info: zipfile.ZipInfo) -> None:
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        raise _damaged(path, f"{info.filename!r} is compressed, as no member of a checkpoint is")
+        raise damaged(path, f"{info.filename!r} is compressed, as no member of a checkpoint is")
 
 
 def _read_array(
@@ -190,12 +185,12 @@ def _read_array(
     member = archive.read(f"{name}.npy")
     header = _npy_header(dtype, tuple(shape))
     if not member.startswith(header):
-        raise _damaged(path, f"the header of array {name!r} does not match {_META}")
+        raise damaged(path, f"the header of array {name!r} does not match {_META}")
     array = np.frombuffer(memoryview(member)[len(header) :], dtype).reshape(shape).copy()
     if _sha256(array) != sha256:
-        raise _damaged(path, f"the checksum of array {name!r} does not match")
+        raise damaged(path, f"the checksum of array {name!r} does not match")
     if array.dtype == np.bool_ and (_bytes(array) > 1).any():
-        raise _damaged(path, f"array {name!r} has truth values that are neither true nor false")
+        raise damaged(path, f"array {name!r} has truth values that are neither true nor false")
     return array
 
 
@@ -298,166 +293,3 @@ def _restored(path: str, name: str, leaf: Any, arrays: Mapping[str, np.ndarray])
 
 def _misfit(what: str) -> UserError:
     return UserError(f"the checkpoint does not fit: {what}; load it with the settings that it was saved with")
-
-
-# --- Logs ------------------------------------------------------------------------------------------------------------
-
-
-class Log:
-    """An append-only file of rows of `width` float32, such as the transitions of one seed.
-
-    A header (magic, version, width and their CRC-32) comes first, then the rows, each with a CRC-32 of itself and of
-    its index: a log may therefore be read and cut after any row. What follows the last `sync` may be lost in a crash;
-    whoever goes on from a checkpoint cuts the log to the rows which that counted.
-    """
-
-    _HEADER = struct.Struct("<8sII")  # followed by the CRC-32 of these
-    _MAGIC = b"cdpo-log"
-    _VERSION = 1
-
-    def __init__(self, path: str | Path, width: int) -> None:
-        """Opens the log at `path` to go on at its end; a new one is made where there is none."""
-        if not 0 < width < _WIDTHS:
-            raise ValueError(f"a row holds between 1 and {_WIDTHS - 1} numbers, not {width}")
-        path = Path(path)
-        if not path.exists():
-            header = self._HEADER.pack(self._MAGIC, self._VERSION, width)
-            write_atomic(path, header + struct.pack("<I", zlib.crc32(header)))  # never a torn header
-        with _open(path) as file:
-            found, size = self._check(path, file)
-        _check_width(path, found, width)
-        self.rows, rest = divmod(size, _record(width).itemsize)
-        if rest:
-            raise _damaged(path, "it ends in the middle of a row")
-        self.width = width
-        self._file = open(path, "ab")  # noqa: SIM115 - it stays open until `close`
-
-    def append(self, rows: np.ndarray) -> None:
-        """Adds `rows`, float32 [n, width]; `sync` puts them on the disk."""
-        if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != self.width:
-            raise TypeError(f"rows must be float32 [n, {self.width}], not {rows.dtype} {list(rows.shape)}")
-        records = np.empty(len(rows), _record(self.width))
-        records["row"] = rows
-        records["crc"] = _crcs(records["row"], self.rows)
-        self._file.write(records.tobytes())
-        self.rows += len(rows)
-
-    def sync(self) -> None:
-        """Returns when all rows are on the disk."""
-        _sync(self._file)
-
-    def close(self) -> None:
-        """Ends the appending; what was not synced is handed to the system, which writes it in its own time."""
-        self._file.close()
-
-    @classmethod
-    def read(cls, path: str | Path, rows: int, width: int) -> np.ndarray:
-        """The first `rows` rows, float32 [rows, width]; a UserError if there are fewer or any of them is damaged."""
-        with _open(path) as file:
-            found, size = cls._check(path, file)
-            _check_width(path, found, width)
-            content = file.read(_bytes_of_rows(path, rows, width, size))
-        records = np.frombuffer(content, _record(width))
-        values = np.array(records["row"], np.float32, order="C")
-        bad = np.flatnonzero(_crcs(values, 0) != records["crc"])
-        if len(bad):
-            raise _damaged(path, f"the checksum of row {bad[0]} does not match")
-        return values
-
-    @classmethod
-    def cut(cls, path: str | Path, rows: int) -> None:
-        """Drops what follows the first `rows` rows; a UserError if there are fewer. Not while the log is open."""
-        with _open(path) as file:
-            width, size = cls._check(path, file)
-            end = file.tell() + _bytes_of_rows(path, rows, width, size)
-        cut_file(path, end)
-
-    @classmethod
-    def _check(cls, path: str | Path, file: BinaryIO) -> tuple[int, int]:
-        """Reads the header: the width, and how many bytes follow."""
-        header = file.read(cls._HEADER.size)
-        checksum = file.read(4)
-        if not header.startswith(cls._MAGIC):
-            raise UserError(f"{str(path)!r} is not a log of cdpo, or its beginning is damaged; {_MENDING}")
-        if checksum != struct.pack("<I", zlib.crc32(header)):
-            raise _damaged(path, "the checksum of its header does not match")
-        _, version, width = cls._HEADER.unpack(header)
-        if version > cls._VERSION:
-            raise UserError(
-                f"{str(path)!r} has log format {version}, and this cdpo reads {cls._VERSION}; install a newer cdpo"
-            )
-        if version != cls._VERSION or not 0 < width < _WIDTHS:
-            raise _damaged(path, "its header is not what cdpo writes")
-        return width, os.fstat(file.fileno()).st_size - file.tell()
-
-
-def cut_file(path: str | Path, size: int) -> None:
-    """Cuts a log back to the `size` that a checkpoint recorded; a UserError if it is shorter.
-
-    A log that has not been begun, and of which nothing was recorded, is left so.
-    """
-    if size < 0:
-        raise ValueError(f"cannot cut a file to {size} bytes")
-    if size == 0 and not os.path.lexists(path):
-        return
-    with _open(path, "r+b") as file:
-        found = os.fstat(file.fileno()).st_size
-        if found < size:
-            raise _damaged(path, f"it has {found} bytes, and the checkpoint counted {size}")
-        file.truncate(size)
-        _sync(file)
-
-
-def _record(width: int) -> np.dtype:
-    return np.dtype([("row", "<f4", (width,)), ("crc", "<u4")])
-
-
-def _check_width(path: str | Path, found: int, width: int) -> None:
-    if found != width:
-        raise UserError(
-            f"{str(path)!r} has rows of {found} numbers, and {width} are needed; use the settings of the run it is from"
-        )
-
-
-def _bytes_of_rows(path: str | Path, rows: int, width: int, size: int) -> int:
-    """How many of the `size` bytes after a header the first `rows` rows take; a UserError if there are fewer."""
-    if rows < 0:
-        raise ValueError(f"cannot take {rows} rows")
-    itemsize = _record(width).itemsize
-    if rows * itemsize > size:
-        raise _damaged(path, f"it holds {size // itemsize} of {rows} rows")
-    return rows * itemsize
-
-
-def _crcs(rows: np.ndarray, start: int) -> np.ndarray:
-    """The CRC-32 of each row, begun with its index, so that rows which changed places are found too."""
-    crcs = (zlib.crc32(row.tobytes(), index & 0xFFFFFFFF) for index, row in enumerate(rows, start))
-    return np.fromiter(crcs, np.uint32, len(rows))
-
-
-# --- Files -----------------------------------------------------------------------------------------------------------
-
-
-def _open(path: str | Path, mode: str = "rb") -> Any:
-    """Opens a file that has to be there; a UserError if it cannot be."""
-    path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{str(path)!r} is a folder; name a file in it")
-    if path.exists() and not path.is_file():  # opening a pipe would wait for its other end
-        raise UserError(f"{str(path)!r} is not a regular file; name one that cdpo saved")
-    try:
-        return open(path, mode)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{str(path)!r} does not exist; name a file that cdpo saved") from error
-    except (OSError, ValueError) as error:  # a ValueError for a name with a null character
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot open {str(path)!r}: {reason}; check its name and permissions") from error
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _damaged(path: str | Path, why: str) -> UserError:
-    return UserError(f"{str(path)!r} is damaged ({why}); {_MENDING}")
