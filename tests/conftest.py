@@ -1,6 +1,7 @@
-"""What every test shares: which tests run, and how many threads they take."""
+"""What every test shares: which tests run, how many threads they take, and settings that take no time."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,18 @@ def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
 
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.getbasetemp().parent / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> dict[str, Any]:
+    """Settings of a deep agent, small enough to compile in seconds and run in none."""
+    return {
+        "models": 2,
+        "loop": {"evaluation_episodes": 1},
+        "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
+        "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
+        "sac": {"hidden": (8,)},
+    }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

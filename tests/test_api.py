@@ -9,18 +9,10 @@ import pytest
 import cdpo
 from cdpo.errors import UserError
 
-TINY = {
-    "models": 2,
-    "loop": {"evaluation_episodes": 1},
-    "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
-    "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
-    "sac": {"hidden": (8,)},
-}
-
 
 @pytest.fixture(scope="module")
-def agent():
-    return cdpo.CDPO("pendulum-swingup", seeds=2, horizon=20, **TINY).learn(episodes=2)
+def agent(tiny):
+    return cdpo.CDPO("pendulum-swingup", seeds=2, horizon=20, **tiny).learn(episodes=2)
 
 
 def plain(records):
@@ -61,11 +53,11 @@ def test_the_model_predicts_mean_and_spread(agent):
         agent.model.predict(np.zeros(3), np.zeros(1))
 
 
-def test_saved_and_loaded_it_goes_on_as_if_it_had_not_been(tmp_path, agent):
+def test_saved_and_loaded_it_goes_on_as_if_it_had_not_been(tmp_path, agent, tiny):
     agent.save(tmp_path / "kept")
     loaded = cdpo.load(tmp_path / "kept")
     assert plain(loaded.records) == plain(agent.records)
-    one = cdpo.CDPO("pendulum-swingup", seeds=2, horizon=20, **TINY).learn(episodes=3)
+    one = cdpo.CDPO("pendulum-swingup", seeds=2, horizon=20, **tiny).learn(episodes=3)
     assert plain(loaded.learn(episodes=1).records) == plain(one.records)
     with pytest.raises(UserError, match="already exists"):
         agent.save(tmp_path / "kept")
@@ -86,11 +78,11 @@ def test_a_policy_alone_acts_and_does_not_learn(tmp_path, agent):
             _ = loaded.model
 
 
-def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path):
+def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path, tiny):
     def make():
         return gymnasium.make("Pendulum-v1", max_episode_steps=15)
 
-    agent = cdpo.PSRL(make, **TINY).learn(episodes=1)
+    agent = cdpo.PSRL(make, **tiny).learn(episodes=1)
     assert np.isfinite([record["return"] for record in agent.records]).all()
     agent.save(tmp_path / "own")
     with pytest.raises(UserError, match="task="):

@@ -11,15 +11,6 @@ from cdpo.errors import UserError
 
 SRC = Path(__file__).parents[2] / "src"
 
-# Everything small enough to compile in seconds and run in none.
-TINY = {
-    "models": 2,
-    "loop": {"evaluation_episodes": 1},
-    "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
-    "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
-    "sac": {"hidden": (8,)},
-}
-
 # Kills its own process at the n-th call of a function: before it, or after it has done its work.
 CHILD = """
 import importlib, os, signal, sys
@@ -47,11 +38,6 @@ main()
 """
 
 
-@pytest.fixture
-def tiny() -> dict:
-    return TINY
-
-
 @pytest.fixture(scope="session")
 def complaint():
     """The message of the UserError that a call must end in: one line, which says what to do."""
@@ -68,11 +54,11 @@ def complaint():
 
 
 @pytest.fixture(scope="session")
-def tiny_words() -> list[str]:
+def tiny_words(tiny) -> list[str]:
     """The tiny settings on the command line, on a task with short episodes."""
-    words = ["pendulum-swingup", "--horizon", "20", "--cdpo.models", "2"]
+    words = ["pendulum-swingup", "--horizon", "20", "--cdpo.models", str(tiny["models"])]
     for part in ("loop", "ensemble", "dyna", "sac"):
-        for name, value in TINY[part].items():
+        for name, value in tiny[part].items():
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--{part}.{name.replace('_', '-')}", *map(str, values)]
     return words
