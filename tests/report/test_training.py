@@ -12,7 +12,7 @@ from cdpo.dynamics.calibration import LEVELS
 from cdpo.errors import UserError
 from cdpo.report import build_page, style, tables, training, write_figures, write_report
 from cdpo.report.training.pictures import rows_of
-from cdpo.report.training.run import Run
+from cdpo.report.training.run import Run, lost_share
 from cdpo.runs import RunFolder
 
 HOSTILE = """_<script>alert("x")</script> & $x_{ 'y' 漢\n</style></svg>"""
@@ -118,6 +118,33 @@ def test_the_table_of_seeds_holds_what_one_computes_by_hand(tmp_path):
     assert cells[23].startswith("24.0 [") and cells[24:28] == ["", "", "12.5%", "16.7%"]
     assert cells[28:30] == ["interquartile mean", f"18.5 [{middle.low:#.3g}, {middle.high:.1f}]"]
     assert "final evaluation 18.5" in parsed.text and "5.3 min" in parsed.text
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "share"),
+    [
+        ([0.0, 100.0, 99.0], 0.0),  # one per cent of the range, and no more
+        ([0.0, 100.0, 98.9], 0.5),
+        ([-1000.0, 0.0, -11.0, -12.0], 1 / 3),  # by the range, whatever the sign
+        ([50.0, 49.9, 100.0, 99.8], 1 / 3),  # the first fall was all the range by then
+        ([5.0, 5.0, 5.0], 0.0),
+        ([1.0, 2.0, 3.0], 0.0),
+        ([3.0, 2.0], 1.0),
+        ([3.0], None),
+        ([], None),
+    ],
+)
+def test_an_iteration_has_lost_by_more_than_a_hundredth_of_the_range_so_far(evaluations, share):
+    assert lost_share(np.array(evaluations)) == (share if share is None else pytest.approx(share))
+
+
+def test_the_page_says_what_a_lost_iteration_is_where_it_counts_them(tmp_path):
+    settled = make_run(tmp_path / "settled", seed_lines(0, [0.0, 100.0, 99.5, 98.0]), {})
+    parsed = Parsed(build_page([settled]))
+    assert "33.3%" in table_after(parsed.cells, "iterations that lost return")
+    assert "lost return if the evaluation fell by more than 1% of the range" in parsed.text
+    short = make_run(tmp_path / "short", seed_lines(0, [1.0]), {})
+    assert "lost return" not in Parsed(build_page([short])).text
 
 
 def test_the_interquartile_mean_is_that_of_the_middle_half():

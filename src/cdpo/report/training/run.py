@@ -15,6 +15,7 @@ from cdpo.runs import RunFolder
 
 _LAST = 3  # evaluations whose mean is the final evaluation
 TOLERATED = 1.1  # of the bound of the trust region; what was spent is an estimate
+LOSS = 0.01  # of the range of a seed's evaluations; what is less is the noise of a policy that has settled
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,23 @@ class Run:
         return _each(self.values("kl_spent") / self.values("kl_bound"), lambda known: np.mean(known > TOLERATED))
 
     def lost(self) -> list[float | None]:
-        """The share of every seed's evaluations that were worse than the one before."""
-        return _each(self.values("eval_change"), lambda known: np.mean(known < 0))
+        """The share of every seed's evaluations that lost return; none for a seed with fewer than two."""
+        return [lost_share(row[np.isfinite(row)]) for row in self.values("eval_return")]
+
+
+def lost_share(evaluations: np.ndarray) -> float | None:
+    """Of a seed's evaluations [n] after its first, the share that lost return; none if there is no other.
+
+    An evaluation lost return if it fell, from the one before, by more than `LOSS` of the range of those up to and
+    including it. That has no unit, so that tasks compare, and what comes later does not change it.
+
+    >>> lost_share(np.array([0.0, 100.0, 99.5, 98.0]))
+    0.3333333333333333
+    """
+    if len(evaluations) < 2:
+        return None
+    ranges = np.maximum.accumulate(evaluations) - np.minimum.accumulate(evaluations)
+    return float(np.mean(-np.diff(evaluations) > LOSS * ranges[1:]))
 
 
 def _each(values: np.ndarray, reduce: Callable[[np.ndarray], Any]) -> list[float | None]:

@@ -9,11 +9,16 @@ from cdpo.report.markup import Markup, facts, flat, join, number, percent, tag
 from cdpo.report.parts import duration, interval, plain_interval, provenance, seed_list, settings_list, table
 from cdpo.report.style import Look, agent_label
 from cdpo.report.training.pictures import PICTURES, Picture
-from cdpo.report.training.run import TOLERATED, Run
+from cdpo.report.training.run import LOSS, TOLERATED, Run
 from cdpo.report.values import is_count, nested
 from cdpo.runs import RunFolder
 
 _STOPPED = "stopped"  # the only column of words
+_LOST = "iterations that lost return"
+_LOST_NOTE = (
+    f"An iteration lost return if the evaluation fell by more than {percent(LOSS)} of the range of the seed's "
+    "evaluations up to and including it."
+)
 
 NOTES = (
     "Of training runs: returns are not discounted, and higher is better. An evaluation is the mean return of several "
@@ -123,7 +128,7 @@ def _results(run: Run) -> Markup:
     }
     means: list[str] = [interval(tables.estimate(finals)), interval(tables.estimate(bests)), "", ""]
     middles: list[str] = [interval(tables.interquartile(finals)), interval(tables.interquartile(bests)), "", ""]
-    for head, shares in ((f"KL above {TOLERATED:g} × bound", over), ("iterations that lost return", lost)):
+    for head, shares in ((f"KL above {TOLERATED:g} × bound", over), (_LOST, lost)):
         if any(each is not None for each in shares):
             columns[head] = list(map(percent, shares))
             means.append(percent(tables.estimate(shares).mean))
@@ -141,7 +146,8 @@ def _results(run: Run) -> Markup:
         for name, values in (("mean", means), ("interquartile mean", middles))
         if len(run.seeds) > 1
     ]
-    return table("Results", ["seed", *columns], tag("tbody", *rows), tag("tfoot", *ends) if ends else "")
+    shown = table("Results", ["seed", *columns], tag("tbody", *rows), tag("tfoot", *ends) if ends else "")
+    return join([shown, tag("p", _LOST_NOTE, class_="note") if _LOST in columns else ""])
 
 
 def _cell(head: str, value: str) -> Markup:
