@@ -396,3 +396,13 @@ def test_a_torn_record_is_run_again(run, tmp_path):
     (folder.path / "metrics.jsonl").write_bytes(whole[: -len(whole.splitlines()[-1]) // 2])
     assert call(f"resume {folder.path}")[0] == 0
     assert results(folder.path) == results(run[0])
+
+
+def test_what_a_killed_process_left_half_written_goes_with_the_next_resume(run, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", RunFolder.open(run[0]).config)
+    (folder.path / "metrics.jsonl").write_bytes((run[0] / "metrics.jsonl").read_bytes())
+    left = folder.path / f".cdpo-{'0' * 32}.tmp"
+    left.touch()
+    assert call(f"resume {folder.path}")[0] == 0
+    assert not left.exists()
+    assert results(folder.path) == results(run[0])

@@ -45,6 +45,26 @@ def test_a_kill_during_write_atomic_leaves_a_whole_file(tmp_path, function, coun
     assert path.read_text() == {"old": "old" * 1000, "new": "new" * 5000}[left]
 
 
+def test_what_a_kill_left_half_written_is_swept_and_nothing_else(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {"a": 1})
+    (run.path / "checkpoints").mkdir()
+    places = [run.path, run.figures, run.path / "checkpoints"]
+    for place in places:
+        child = run_child(KILLED + "write_atomic(sys.argv[3], 'new')", "replace", 1, place / "file")
+        assert child.returncode == -signal.SIGKILL, child.stderr
+        assert len(list(place.glob(".cdpo-*.tmp"))) == 1
+    name = f".cdpo-{'0' * 32}.tmp"
+    mine = [run.path / ".cdpo-notes.tmp", run.path / name[1:], run.path / f"{name}.txt", tmp_path / name]
+    for path in mine:
+        path.write_text("mine")
+    (run.path / name).mkdir()  # no file, so none of ours
+    kept = {*mine[:3], *places[1:], run.path / "config.json", run.path / name}
+    run.sweep()
+    assert set(run.path.rglob("*")) == kept and mine[3].exists()
+    run.sweep()
+    assert set(run.path.rglob("*")) == kept
+
+
 @pytest.mark.parametrize(("function", "count"), [("fsync", 1), ("replace", 1), ("fsync", 2), ("rename", 1)])
 def test_a_kill_during_create_leaves_no_run_and_the_name_free(tmp_path, function, count):
     path = tmp_path / "runs" / "one"

@@ -1,13 +1,15 @@
 """Run folders: what a run was told to do, what it measured, and what came out.
 
 A process may be killed at any moment. Whatever stands under its final name is whole; only the last line of
-`metrics.jsonl` can be torn, and is then ignored.
+`metrics.jsonl` can be torn, and is then ignored. What was not yet renamed stays under a hidden name until `sweep`.
 """
 
+import contextlib
 import json
 import math
 import os
 import platform
+import re
 import shutil
 import threading
 import uuid
@@ -18,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cdpo.errors import UserError
+
+_HALF_WRITTEN = re.compile(r"\.cdpo-[0-9a-f]{32}\.tmp")  # the names of `_sibling`, and no others
 
 # Threads of one process share a metrics file; processes do not share run folders.
 _appending = threading.Lock()
@@ -150,6 +154,13 @@ class RunFolder:
                     break
                 raise UserError(f"{_quoted(path)} is damaged at line {number}; restore or remove that line") from error
         return records
+
+    def sweep(self) -> None:
+        """Removes the files that a killed process had not renamed yet, here and in the folders of the run."""
+        for path in [*self.path.glob(".cdpo-*.tmp"), *self.path.glob("*/.cdpo-*.tmp")]:
+            if _HALF_WRITTEN.fullmatch(path.name) and path.is_file():
+                with contextlib.suppress(OSError):  # one that cannot be removed does no harm
+                    path.unlink()
 
 
 def versions() -> dict[str, str]:

@@ -51,9 +51,12 @@ POINTS = [
 def test_killed_and_resumed_it_ends_bit_equal_to_the_run_that_was_not(tmp_path, child, tiny_words, whole, told, point):
     folder = tmp_path / "run"
     child("train", *tiny_words, "--seeds", "2", "--episodes", "3", "--out", str(folder), kill=point)
+    if point[1] == "replace":
+        assert list(folder.rglob(".cdpo-*.tmp"))  # what was about to be renamed
     result = child("resume", str(folder))
     assert result.returncode == 0, result.stderr
     assert_same(folder, whole, told)
+    assert not list(folder.rglob(".cdpo-*.tmp"))
 
 
 @pytest.mark.slow

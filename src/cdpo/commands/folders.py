@@ -30,6 +30,7 @@ class Resume:
     def run(self, words: Sequence[str]) -> int | None:
         """Run what is missing."""
         folder = RunFolder.open(self.folder)
+        folder.sweep()
         config = folder.config
         if config.get("kind") == "train":
             return resume_training(folder, self.episodes)
