@@ -1,6 +1,7 @@
 """The command line's promises. Every run is tiny; a process is started only where a process is the promise."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -207,22 +208,57 @@ def test_the_overview_names_every_command(line):
         assert f"  {name} " in out and command.__doc__.splitlines()[0] in out
 
 
+def options(out):
+    """What a help text says of every option.
+
+    "│ --prior.mean FLOAT   Normal-Gamma mu0: ... (default: 0.0) │", continued on lines without an option.
+    """
+    text = " ".join(line.strip("│ ") for line in out.splitlines())
+    parts = re.split(r"(?:^| )(--[a-z][\w.-]*)(?:, --[\w.-]+)?(?= )", text)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_explains_every_option(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     code, out, err = call(f"{name} --help")
     assert (code, err) == (0, "")
     assert "\x1b" not in out
-    # "│ --prior.mean FLOAT   Normal-Gamma mu0: ... (default: 0.0) │", continued on lines without an option.
-    text = " ".join(line.strip("│ ") for line in out.splitlines())
-    parts = re.split(r"(?:^| )(--[a-z][\w.-]*)(?:, --[\w.-]+)?(?= )", text)
-    explained = dict(zip(parts[1::2], parts[2::2], strict=True))
+    explained = options(out)
     for flag in _flags(COMMANDS[name]):
         if flag in ("--folder", "--folders", "--figure", "--task"):
             assert "positional arguments" in out
             continue
         words = re.sub(r"^\s*(\{[^}]*\}(\|\S+)?|\[[^\]]*\]+|[A-Z]+)|\(default:.*", "", explained[flag])
         assert len(words.split()) >= 2, (flag, explained[flag])
+
+
+def test_help_without_a_task_says_where_settings_come_from(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = call("train --help")
+    assert code == 0 and out.startswith("usage: cdpo train [-h] [OPTIONS] TASK")
+    assert "What is not given comes from the preset of the task (--preset)" in out and "config.json" in out
+    assert "(default: 10)" in options(out)["--dyna.rounds"]
+    for mistake in ("half-cheeta", "half-cheetah --seeds x", "half-cheetah --agent none"):  # help comes all the same
+        assert call(f"train {mistake} --help") == (0, out, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["half-cheetah", "pusher --preset paper --agent psrl --psrl.models 7", "pendulum-swingup --dyna.horizon 3"],
+)
+def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "100")
+    command = parse(["train", *shlex.split(words)])
+    for line in (f"train {words} --help", f"train -h {words}"):
+        code, out, err = call(line)
+        assert (code, err) == (0, "")
+        assert f"--preset {command.preset} for {command.task}, --agent {command.agent}" in out
+        shown = options(out)
+        for part in ("dyna", "sac", command.agent):
+            for name, value in dataclasses.asdict(getattr(command, part)).items():
+                told = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                assert f"(default: {told})" in shown[f"--{part}.{name.replace('_', '-')}"]
 
 
 def test_version_says_what_a_bug_report_needs():

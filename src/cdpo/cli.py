@@ -49,7 +49,7 @@ def parse(words: Sequence[str]) -> Command:
         raise unknown("command", name, COMMANDS)
     kind = COMMANDS[name]
     if {"-h", "--help"} & set(rest):
-        return tyro.cli(kind, args=rest, prog=f"cdpo {name}")  # prints and exits
+        return _show_help(name, [word for word in rest if word not in ("-h", "--help")])
     complaint = io.StringIO()
     try:
         # tyro explains itself in boxes of several lines; they are folded into one.
@@ -69,6 +69,17 @@ def parse(words: Sequence[str]) -> Command:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"unknown option {flag}{hint} (cdpo {name} --help lists them)")
     return command
+
+
+def _show_help(name: str, words: Sequence[str]) -> Command:
+    """Prints the help and exits; where other words say enough for a preset, its values stand as the defaults."""
+    kind = COMMANDS[name]
+    known: dict[str, Any] = {}
+    if hasattr(kind, "with_preset"):
+        with contextlib.suppress(UserError):  # help is for those who do not know the words yet
+            command: Any = parse([name, *words])
+            known = {"default": command, "description": command.about()}
+    return tyro.cli(kind, args=["--help"], prog=f"cdpo {name}", **known)
 
 
 def _flags(kind: type[Any], prefix: str = "--") -> list[str]:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -32,9 +32,12 @@ _MOST = 10**6
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Train an agent on a task, all seeds side by side, and write a run folder."""
+    """Train an agent on a task, all seeds side by side, and write a run folder.
 
-    task: tyro.conf.Positional[str]
+    What is not given comes from the preset of the task (--preset): see cdpo train TASK --help, or config.json of a run.
+    """
+
+    task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
     """A task of the paper (inverted-pendulum, cartpole-swingup, pendulum-swingup, pendulum-swingup-0.1,
     pendulum-swingup-0.2, pusher, half-cheetah) or any Gymnasium id with continuous actions."""
     agent: str = "cdpo"
@@ -68,6 +71,12 @@ class Train:
         parts: dict[str, Any] = {name: getattr(settings, name) for name in ("loop", "ensemble", "dyna", "sac")}
         parts[self._rule()] = settings.rule
         return dataclasses.replace(self, **parts)
+
+    def about(self) -> str:
+        """What the help says above the values of this command."""
+        first = (type(self).__doc__ or "").splitlines()[0]
+        told = f"--preset {self.preset} for {self.task}, --agent {self.agent}, and what else was given"
+        return f"{first}\n\nThe defaults are the values of this command: {told}."
 
     def settings(self) -> Settings:
         """Of this agent."""
