@@ -54,18 +54,22 @@ class Policy(eqx.Module):
 
     def sample(self, observation: Array, key: Array) -> tuple[Array, Array]:
         """Actions [..., B, m] and their log-densities [..., B]."""
-        mean, log_deviation = self(observation)
-        noise = jax.random.normal(key, mean.shape)
-        raw = mean + jnp.exp(log_deviation) * noise
-        density = -0.5 * noise**2 - log_deviation - 0.5 * jnp.log(2 * jnp.pi)
-        # log(1 - tanh(x)^2) in a form that does not underflow
-        squash = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
-        return jnp.tanh(raw), jnp.sum(density - squash, axis=-1)
+        return squashed(self(observation), key)
 
     def renormalised(self, inputs: Normaliser) -> Self:
         """The same policy with another normaliser."""
         net = rescale_inputs(self.net, self.inputs, inputs)
         return eqx.tree_at(lambda p: (p.net, p.inputs), self, (net, inputs))
+
+
+def squashed(before: Gaussian, key: Array) -> tuple[Array, Array]:
+    """Draws after squashing [..., m], and their log-densities [...]."""
+    noise = jax.random.normal(key, before.mean.shape)
+    raw = before.mean + jnp.exp(before.log_deviation) * noise
+    density = -0.5 * noise**2 - before.log_deviation - 0.5 * jnp.log(2 * jnp.pi)
+    # log(1 - tanh(x)^2) in a form that does not underflow
+    squash = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
+    return jnp.tanh(raw), jnp.sum(density - squash, axis=-1)
 
 
 def kl_divergence(p: Gaussian, q: Gaussian) -> Array:
