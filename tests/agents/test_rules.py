@@ -1,4 +1,4 @@
-import copy
+import dataclasses
 from functools import cache
 
 import equinox as eqx
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Agent, Greedy
+from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Agent, Greedy, Kit
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
@@ -41,7 +41,7 @@ def tiny(rule):
     """An agent that learns little, in large steps, so that the trust region is reached."""
     ensemble = EnsembleSettings(heads=HEADS, hidden=HIDDEN, steps=20, check=10, batch=16, held_out=0.2, test=0.1)
     dyna = DynaSettings(rounds=2, updates=3, particles=4, horizon=3, returns=2, batch=8)
-    return Agent(TASK, rule, ensemble, Dyna(dyna, SAC(SACSettings(hidden=HIDDEN, learning_rate=0.02))), discount=0.8)
+    return Agent(rule, Kit(TASK, ensemble, Dyna(dyna, SAC(SACSettings(hidden=HIDDEN, learning_rate=0.02))), 0.8))
 
 
 @cache
@@ -60,10 +60,8 @@ def newborn(kind):
 def begun(rule):
     """The agent of a rule, and its mind before any data."""
     kind = "hucrl" if rule.name == "hucrl" else "any"
-    agent = copy.copy(agent_for(kind))
-    agent.rule = rule
     mind = newborn(kind)
-    return agent, mind._replace(memory=rule.begin(mind.belief))
+    return dataclasses.replace(agent_for(kind), rule=rule), mind._replace(memory=rule.begin(mind.belief))
 
 
 @cache

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from cdpo.agents import Kit
 from cdpo.dynamics import replay as replays
+from cdpo.errors import UserError
 from cdpo.tasks import find_task
 from cdpo.training import loop
 from cdpo.training.loop import Trainer
@@ -73,6 +75,28 @@ def test_episodes_that_end_early_do_not_spoil_the_others(drift, tiny):
         np.testing.assert_array_equal(np.flatnonzero(rows[:, -1]), ends)
     alone = told(Trainer(drift, settings(drift, tiny), [1]), 3)
     assert alone == [record for record in records if record["seed"] == 1]
+
+
+def test_seeds_side_by_side_may_differ_in_numbers_and_each_is_as_it_is_alone(drift, tiny):
+    one = settings(drift, tiny)
+    variants = [one, one.changed(rule={"kl": 1e-3}), one.changed(sac={"learning_rate": 0.1})]
+    records = told(Trainer(drift, variants, [4, 4, 4]), 3)
+    compiled = Kit.solve._cache_size()
+    for number, variant in enumerate(variants):
+        assert told(Trainer(drift, variant, [4]), 3) == records[number::3]
+    assert Kit.solve._cache_size() == compiled  # numbers are values of one program
+    bounds = {record["kl_bound"] for record in records if record["episode"] > 0}
+    assert bounds == {np.float32(one.rule.kl).item(), np.float32(1e-3).item()}
+    assert records[-3]["pi_value"] != records[-1]["pi_value"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"rule": {"update": "referential"}}, {"dyna": {"real": 0.5}}, {"loop": {"discount": 0.5}}]
+)
+def test_seeds_side_by_side_cannot_differ_in_what_makes_another_program(drift, tiny, change):
+    one = settings(drift, tiny)
+    with pytest.raises(UserError, match="side by side"):
+        Trainer(drift, [one, one.changed(**change)], [0, 1])
 
 
 def test_a_seed_with_bad_data_stops_by_name_and_the_others_go_on_unchanged(drift, tiny, monkeypatch):

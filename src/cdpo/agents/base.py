@@ -9,6 +9,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -27,6 +28,7 @@ from cdpo.solvers.base import Metrics, Objective, Solver, Starts, Trust
 from cdpo.solvers.policy import Policy
 from cdpo.solvers.rollouts import Outlook, look_ahead
 from cdpo.tasks import Task
+from cdpo.told import Told
 
 JUDGED = 512  # states at which models and policies are compared
 _VISITED = 8192  # states that stand for the visitation of a policy; with few, the trust region is learned by heart
@@ -59,7 +61,7 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule(ABC):
+class Rule(Told, ABC):
     """An exploration rule; its fields are its settings."""
 
     name: ClassVar[str]
@@ -92,14 +94,14 @@ class Rule(ABC):
 class Bench:
     """What a rule works with in one iteration: the belief, the solver and sources of randomness."""
 
-    def __init__(self, agent: "Agent", mind: Mind, starts: Starts, iteration: Array, key: Array) -> None:
+    def __init__(self, kit: "Kit", mind: Mind, starts: Starts, iteration: Array, key: Array) -> None:
         """At iteration t = 1, 2, ..., of one seed."""
         self.belief = mind.belief
         self.memory = mind.memory
         self.iteration = iteration
         self.key = key
         self.metrics: Metrics = {}
-        self._agent = agent
+        self._kit = kit
         self._starts = starts
         self._state = mind.solver_state
         self._solved = 0
@@ -117,7 +119,7 @@ class Bench:
         """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`."""
         self._solved += 1
         trust = Trust.off(policy, _VISITED) if trust is None else trust
-        policy, self._state, metrics = self._agent.solve(
+        policy, self._state, metrics = self._kit.solve(
             policy, models, trust, self._starts, self._state, self.fold(100 + self._solved)
         )
         self.metrics |= {f"{as_}_{name}": value for name, value in metrics.items()}
@@ -128,61 +130,22 @@ class Bench:
 
         The key is common: two policies are compared on the same noise.
         """
-        return self._agent.look(policy, model.only(0), self._starts, self.fold(0))
+        return self._kit.look(policy, model.only(0), self._starts, self.fold(0))
 
 
-class Agent:
-    """A rule with its task, models and solver: everything of an agent that is not learned."""
+class Kit(eqx.Module):
+    """What rules work with: a task, models and a solver. No rule is part of it, so that all share its programs."""
 
-    def __init__(self, task: Task, rule: Rule, ensemble: EnsembleSettings, solver: Solver, discount: float) -> None:
-        """Agents that are told the same are equal, and share their compiled programs."""
-        self.task = task
-        self.rule = rule
-        self.ensemble = ensemble
-        self.solver = solver
-        self.discount = discount
-        horizon = math.log(_NEGLIGIBLE) / math.log(discount) if discount > 0 else 1
-        self._horizon = max(1, min(int(horizon), task.horizon))
+    task: Task = eqx.field(static=True)
+    ensemble: EnsembleSettings
+    solver: Solver
+    discount: float = eqx.field(static=True)
 
-    def _told(self) -> tuple[Any, ...]:
-        return (self.task, self.rule, self.ensemble, self.solver, self.discount)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether both are told the same."""
-        return isinstance(other, Agent) and self._told() == other._told()
-
-    def __hash__(self) -> int:
-        """By what it is told."""
-        return hash(self._told())
-
-    @partial(jax.jit, static_argnums=(0, 1))
-    def begin(self, hidden: tuple[int, ...], key: Array) -> Mind:
-        """Before any data."""
-        task = self.task
-        ensemble = Ensemble.create(task, self.ensemble, jax.random.fold_in(key, 0))
-        outputs = ensemble.targets.mean.shape[0]
-        calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
-        anywhere = jnp.array([-jnp.inf, jnp.inf])
-        range_ = jnp.broadcast_to(anywhere[:, None], (2, task.observations))
-        belief = Belief(ensemble, calibration, range_, anywhere, task)
-        policy = Policy.create(task, ensemble.inputs, hidden, jax.random.fold_in(key, 1), self.rule.extra(task))
-        fit_state = self.ensemble.optimiser.init(eqx.filter(ensemble.net, eqx.is_array))
-        solver_state = self.solver.begin(policy, self.rule.models, jax.random.fold_in(key, 2))
-        return Mind(belief, fit_state, policy, solver_state, self.rule.begin(belief))
-
-    def learn(self, mind: Mind, replay: Replay, starts: Starts, iteration: Array, key: Array) -> tuple[Mind, Metrics]:
-        """Algorithm 1 of the paper, between two episodes of one seed. `key` is the seed's, the same at every call."""
-        now = jax.random.fold_in(jax.random.fold_in(key, 1), iteration)
-        split_key = jax.random.fold_in(key, 0)  # a row's side does not depend on the iteration
-        before = mind
-        mind, metrics = self.fit(mind, replay, split_key, jax.random.fold_in(now, 0))
-        starts = eqx.tree_at(lambda s: (s.visited, s.low, s.high), starts, (replay, *self.broad(mind.belief)))
-        bench = Bench(self, mind, starts, iteration, jax.random.fold_in(now, 1))
-        plan = self.rule.improve(mind.policy, bench)
-        after = Mind(mind.belief, mind.fit_state, plan.policy, bench.state, plan.memory)
-        ledger = self._ledger(mind.policy, plan, bench)
-        settled = self.compare(before, after, replay, jax.random.fold_in(now, 2))
-        return after, metrics | bench.metrics | ledger | settled
+    @property
+    def horizon(self) -> int:
+        """Steps after which the rest of an imagined episode hardly counts."""
+        steps = math.log(_NEGLIGIBLE) / math.log(self.discount) if self.discount > 0 else 1
+        return max(1, min(int(steps), self.task.horizon))
 
     def broad(self, belief: Belief) -> tuple[Array, Array]:
         """The box of broadly drawn starts: the task's, or the range of what was seen."""
@@ -192,7 +155,7 @@ class Agent:
         third = (high - low) / 3  # the belief's range is three times what was seen
         return low + third, high - third
 
-    @partial(_program, static_argnums=0)
+    @_program
     def fit(self, mind: Mind, replay: Replay, split_key: Array, key: Array) -> tuple[Mind, Metrics]:
         """Fit and calibrate the models, and tell the networks of the policy and the solver how the data lie."""
         task = self.task
@@ -223,14 +186,14 @@ class Agent:
         solver_state = self.solver.renormalised(mind.solver_state, last, policy, size)
         return Mind(belief, fit_state, policy, solver_state, mind.memory), metrics
 
-    @partial(_program, static_argnums=0)
+    @_program
     def solve(
         self, policy: Policy, models: ModelSet, trust: Trust, starts: Starts, state: Any, key: Array
     ) -> tuple[Policy, Any, Metrics]:
         """One update, whichever it is: models and trust region are values."""
         return self.solver(policy, models, Objective(self.discount, trust), starts=starts, state=state, key=key)
 
-    @partial(_program, static_argnums=0)
+    @_program
     def look(self, policy: Policy, model: ModelSet, starts: Starts, key: Array) -> Outlook:
         """The policy's value and visitation under the one model of a set."""
         return look_ahead(
@@ -239,11 +202,84 @@ class Agent:
             starts,
             key,
             discount=self.discount,
-            horizon=self._horizon,
+            horizon=self.horizon,
             particles=3 * _PARTICLES,
             sets=3,
             states=_VISITED,
         )
+
+    @_program
+    def compare(
+        self, before: Mind, after: Mind, optimistic: Sequence[ModelSet | None], replay: Replay, key: Array
+    ) -> Metrics:
+        """How far the planning models moved since the last iteration, on visited states: z-scores, root mean square.
+
+        `optimistic` holds the optimistic models then and now, of rules that have one.
+        """
+        some = replay.draw(key, (1, JUDGED))
+        action = jnp.pad(some.action, ((0, 0), (0, 0), (0, after.policy.actions - some.action.shape[-1])))
+        old, new = jax.random.split(jax.random.fold_in(key, 1))
+
+        def moved(first: ModelSet, second: ModelSet, then: Array, now: Array) -> Array:
+            far = second.step(some.observation, now, key).next - first.step(some.observation, then, key).next
+            scale = after.belief.ensemble.targets.deviation[: self.task.observations]
+            return jnp.sqrt(jnp.mean((far / scale) ** 2))
+
+        first, second = (reference_model(mind.belief, models=1) for mind in (before, after))
+        metrics = {"unsettled_reference": moved(first, second, action, action)}
+        first, second = (sampled_models(mind.belief, 1, "subset", each) for mind, each in ((before, old), (after, new)))
+        metrics["unsettled_sample"] = moved(first, second, action, action)
+        last, latest = optimistic
+        if last is not None and latest is not None:
+            chosen = (jnp.tanh(mind.policy(some.observation).mean) for mind in (before, after))
+            then, now = (jnp.concatenate([some.action, each[..., self.task.actions :]], axis=-1) for each in chosen)
+            metrics["unsettled_optimistic"] = moved(last, latest, then, now)
+        return metrics
+
+    @_program
+    def judge(self, belief: Belief, replay: Replay, count: Array) -> Metrics:
+        """The model against the last `count` rows, on which it was not trained: error and coverage."""
+        rows = replay.size - count + (jnp.arange(JUDGED) * count) // JUDGED
+        new = residuals(belief.ensemble, self.task, replay.transitions(rows))
+        error = {"model_error": jnp.sqrt(jnp.mean(new.error**2))}
+        return error | coverage_metrics(new, belief.calibration, "new")
+
+
+class Agent(eqx.Module):
+    """A rule and what it works with: everything of an agent that is not learned."""
+
+    rule: Rule
+    kit: Kit
+
+    @partial(jax.jit, static_argnums=1)
+    def begin(self, hidden: tuple[int, ...], key: Array) -> Mind:
+        """Before any data."""
+        kit, task = self.kit, self.kit.task
+        ensemble = Ensemble.create(task, kit.ensemble, jax.random.fold_in(key, 0))
+        outputs = ensemble.targets.mean.shape[0]
+        calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
+        anywhere = jnp.array([-jnp.inf, jnp.inf])
+        range_ = jnp.broadcast_to(anywhere[:, None], (2, task.observations))
+        belief = Belief(ensemble, calibration, range_, anywhere, task)
+        policy = Policy.create(task, ensemble.inputs, hidden, jax.random.fold_in(key, 1), self.rule.extra(task))
+        fit_state = kit.ensemble.optimiser.init(eqx.filter(ensemble.net, eqx.is_array))
+        solver_state = kit.solver.begin(policy, self.rule.models, jax.random.fold_in(key, 2))
+        return Mind(belief, fit_state, policy, solver_state, self.rule.begin(belief))
+
+    def learn(self, mind: Mind, replay: Replay, starts: Starts, iteration: Array, key: Array) -> tuple[Mind, Metrics]:
+        """Algorithm 1 of the paper, between two episodes of one seed. `key` is the seed's, the same at every call."""
+        now = jax.random.fold_in(jax.random.fold_in(key, 1), iteration)
+        split_key = jax.random.fold_in(key, 0)  # a row's side does not depend on the iteration
+        before = mind
+        mind, metrics = self.kit.fit(mind, replay, split_key, jax.random.fold_in(now, 0))
+        starts = eqx.tree_at(lambda s: (s.visited, s.low, s.high), starts, (replay, *self.kit.broad(mind.belief)))
+        bench = Bench(self.kit, mind, starts, iteration, jax.random.fold_in(now, 1))
+        plan = self.rule.improve(mind.policy, bench)
+        after = Mind(mind.belief, mind.fit_state, plan.policy, bench.state, plan.memory)
+        ledger = self._ledger(mind.policy, plan, bench)
+        optimistic = [self.rule.optimistic(each.belief) for each in (before, after)]
+        settled = self.kit.compare(before, after, optimistic, replay, jax.random.fold_in(now, 2))
+        return after, metrics | bench.metrics | ledger | settled
 
     def _ledger(self, last: Policy, plan: Plan, bench: Bench) -> Metrics:
         """Delta(t) = V_{q_t} - V_{pi_{t-1}} under the reference, and what was spent of the trust region."""
@@ -259,34 +295,3 @@ class Agent:
                 "tv_spent": jnp.sqrt(jnp.maximum(spent, 0.0) / 2),
             }
         return entry
-
-    @partial(_program, static_argnums=0)
-    def compare(self, before: Mind, after: Mind, replay: Replay, key: Array) -> Metrics:
-        """How far the planning models moved since the last iteration, on visited states: z-scores, root mean square."""
-        some = replay.draw(key, (1, JUDGED))
-        action = jnp.pad(some.action, ((0, 0), (0, 0), (0, after.policy.actions - some.action.shape[-1])))
-        old, new = jax.random.split(jax.random.fold_in(key, 1))
-
-        def moved(first: ModelSet, second: ModelSet, then: Array, now: Array) -> Array:
-            far = second.step(some.observation, now, key).next - first.step(some.observation, then, key).next
-            scale = after.belief.ensemble.targets.deviation[: self.task.observations]
-            return jnp.sqrt(jnp.mean((far / scale) ** 2))
-
-        first, second = (reference_model(mind.belief, models=1) for mind in (before, after))
-        metrics = {"unsettled_reference": moved(first, second, action, action)}
-        first, second = (sampled_models(mind.belief, 1, "subset", each) for mind, each in ((before, old), (after, new)))
-        metrics["unsettled_sample"] = moved(first, second, action, action)
-        optimistic = self.rule.optimistic(before.belief), self.rule.optimistic(after.belief)
-        if optimistic[0] is not None and optimistic[1] is not None:
-            chosen = (jnp.tanh(mind.policy(some.observation).mean) for mind in (before, after))
-            then, now = (jnp.concatenate([some.action, each[..., self.task.actions :]], axis=-1) for each in chosen)
-            metrics["unsettled_optimistic"] = moved(optimistic[0], optimistic[1], then, now)
-        return metrics
-
-    @partial(_program, static_argnums=0)
-    def judge(self, belief: Belief, replay: Replay, count: Array) -> Metrics:
-        """The model against the last `count` rows, on which it was not trained: error and coverage."""
-        rows = replay.size - count + (jnp.arange(JUDGED) * count) // JUDGED
-        new = residuals(belief.ensemble, self.task, replay.transitions(rows))
-        error = {"model_error": jnp.sqrt(jnp.mean(new.error**2))}
-        return error | coverage_metrics(new, belief.calibration, "new")

@@ -13,6 +13,7 @@ from cdpo.dynamics.networks import MLP, Normaliser, rescale_inputs, rescale_outp
 from cdpo.dynamics.replay import Replay, Transition, draw_below
 from cdpo.errors import UserError, check_choices
 from cdpo.tasks import Task
+from cdpo.told import Told
 
 _CHECKED = 512  # held-out rows at which the fit is judged
 _FEWEST_HELD_OUT = 8  # with fewer, the training rows judge
@@ -24,7 +25,7 @@ _POISSON = (0.36788, 0.73576, 0.91970, 0.98101, 0.99634, 0.99941)
 
 
 @dataclass(frozen=True)
-class EnsembleSettings:
+class EnsembleSettings(Told):
     """How the dynamics are modelled and fitted."""
 
     heads: int = 5

@@ -15,13 +15,14 @@ from cdpo.solvers.base import Metrics, Objective, Starts, Trust
 from cdpo.solvers.policy import Policy
 from cdpo.solvers.rollouts import imagine
 from cdpo.solvers.sac import SAC
+from cdpo.told import Told
 
 _RETREATS = 16
 _MARGIN = 0.9  # of the bound: what is spent is measured on yet other states
 
 
 @dataclass(frozen=True)
-class DynaSettings:
+class DynaSettings(Told, shaping=("real",)):
     """How much is imagined, where it begins, and how much is learned from it."""
 
     rounds: int = 10

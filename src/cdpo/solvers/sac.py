@@ -1,6 +1,5 @@
 """Soft actor-critic (Haarnoja et al. 2018) as a learner on imagined data, with a critic for each model."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -15,12 +14,13 @@ from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError, check_choices
 from cdpo.solvers.base import Metrics, Objective
 from cdpo.solvers.policy import Gaussian, Policy, kl_divergence, squashed
+from cdpo.told import Told
 
 _WATCHED = 128  # states of the trust region in a gradient step
 
 
 @dataclass(frozen=True)
-class SACSettings:
+class SACSettings(Told):
     """The learner."""
 
     hidden: tuple[int, ...] = (64, 64)
@@ -152,7 +152,7 @@ class SAC(NamedTuple):
         policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
 
         # Too little noise: more weight. The logarithm of the weight itself takes the step.
-        slack = noise - math.log(self.settings.deviation)
+        slack = noise - jnp.log(self.settings.deviation)
         change, temperature_optimiser = self._temperature.update(slack, state.temperature_optimiser)
         log_temperature = optax.apply_updates(state.log_temperature, change)
 

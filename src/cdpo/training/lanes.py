@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 
-def chunks_of(seeds: Sequence[int]) -> list[list[int]]:
-    """The seeds of each chunk on this backend."""
-    return [[seed] for seed in seeds] if jax.default_backend() == "cpu" else [list(seeds)]
+def chunks_of(lanes: Sequence[Any]) -> list[list[Any]]:
+    """What belongs to each chunk on this backend."""
+    return [[lane] for lane in lanes] if jax.default_backend() == "cpu" else [list(lanes)]
 
 
 def over_lanes(function: Callable[..., Any]) -> Callable[..., Any]:

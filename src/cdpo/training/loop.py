@@ -15,8 +15,9 @@ import numpy as np
 from jax import Array
 from threadpoolctl import ThreadpoolController
 
-from cdpo.agents import Mind
+from cdpo.agents import Agent, Kit, Mind
 from cdpo.dynamics.replay import FIRST_CAPACITY, Replay
+from cdpo.errors import UserError
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
@@ -43,6 +44,8 @@ class Chunk(NamedTuple):
     """Seeds that are computed together; the arrays have a leading axis of them."""
 
     pupils: list[Pupil]
+    agent: Agent
+    starting: Array  # [W, 3], weights of initial, visited and broadly drawn states among the starts of rollouts
     keys: Array
     initial: Array  # [W, I, d]
     mind: Mind
@@ -59,20 +62,21 @@ class Lived(NamedTuple):
 class Trainer:
     """Agents of several seeds on one task."""
 
-    def __init__(self, task: Task, settings: Settings, seeds: Sequence[int]) -> None:
-        """Untrained, before episode 0."""
+    def __init__(self, task: Task, settings: Settings | Sequence[Settings], seeds: Sequence[int]) -> None:
+        """Untrained, before episode 0. With settings for each seed, these may differ in numbers that are no shapes."""
         self.task = task
-        self.settings = settings
-        self.agent = settings.agent(task)
+        each = [settings] * len(seeds) if isinstance(settings, Settings) else list(settings)
+        self.settings = each[0]
         self.episode = 0  # the next one
-        self._learn = over_lanes(self.agent.learn)
-        self._judge = over_lanes(self.agent.judge)
+        self._learn = over_lanes(Agent.learn)
+        self._judge = over_lanes(Kit.judge)
         self._append = over_lanes(_append)
         self._finite_parts = over_lanes(_finite_parts)
         # An environment that all seeds share can live through one episode at a time.
         self._each = one_by_one if task.shared else on_threads
         self._blas = ThreadpoolController()
-        self.chunks = self._each(self._begin, chunks_of(seeds))
+        _check_alike(each)
+        self.chunks = self._each(self._begin, chunks_of(list(zip(seeds, each, strict=True))))
 
     @property
     def pupils(self) -> list[Pupil]:
@@ -160,14 +164,24 @@ class Trainer:
             capacity *= 2
         return capacity
 
-    def _begin(self, seeds: list[int]) -> Chunk:
-        pupils = [Pupil(seed, self.task.make()) for seed in seeds]
-        keys = [jax.random.fold_in(jax.random.key(0), seed) for seed in seeds]
+    def _begin(self, told: list[tuple[int, Settings]]) -> Chunk:
+        pupils = [Pupil(seed, self.task.make()) for seed, _ in told]
+        keys = [jax.random.fold_in(jax.random.key(0), seed) for seed, _ in told]
+        agents = [settings.agent(self.task) for _, settings in told]
         hidden = self.settings.sac.hidden
-        minds = [self.agent.begin(hidden, jax.random.fold_in(key, 2)) for key in keys]
+        minds = [agent.begin(hidden, jax.random.fold_in(key, 2)) for agent, key in zip(agents, keys, strict=True)]
+        starting = [[dyna.initial, dyna.visited, dyna.broad] for dyna in (settings.dyna for _, settings in told)]
         initial = np.stack([initial_states(pupil.environment, pupil.seed) for pupil in pupils])
         empty = Replay.empty(self.task.observations, self.task.actions, self._capacity(0))
-        chunk = Chunk(pupils, jnp.stack(keys), jnp.array(initial), stack(minds), stack([empty] * len(seeds)))
+        chunk = Chunk(
+            pupils,
+            stack(agents),
+            jnp.array(starting),
+            jnp.stack(keys),
+            jnp.array(initial),
+            stack(minds),
+            stack([empty] * len(told)),
+        )
         # Numbers that came from Python are of weaker type than what programs return, and would compile them twice.
         return chunk._replace(mind=jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), chunk.mind))
 
@@ -189,7 +203,9 @@ class Trainer:
         replay = self._remember(chunk.replay, {lane: episodes[lane].rows for lane in lanes})
         if self.episode > 0 and lanes:
             counts = [len(episodes[lane].rows) if lane in lanes else 1 for lane in range(len(chunk.pupils))]
-            metrics |= jax.device_get(self._judge(chunk.mind.belief, replay, jnp.array(counts, jnp.int32)))
+            metrics |= jax.device_get(
+                self._judge(chunk.agent.kit, chunk.mind.belief, replay, jnp.array(counts, jnp.int32))
+            )
         pupils, records = list(chunk.pupils), []
 
         def record(lane: int) -> tuple[Pupil, Record]:
@@ -204,11 +220,10 @@ class Trainer:
     def _learned(self, chunk: Chunk) -> tuple[Chunk, dict[str, np.ndarray]]:
         """After one iteration; a seed whose numbers turned bad keeps what it had, and stops."""
         width = len(chunk.pupils)
-        weights = jnp.array([self.settings.dyna.initial, self.settings.dyna.visited, self.settings.dyna.broad])
         blank = jnp.zeros((width, self.task.observations))
-        starts = Starts(chunk.initial, chunk.replay, blank, blank, jnp.tile(weights, (width, 1)))
+        starts = Starts(chunk.initial, chunk.replay, blank, blank, chunk.starting)
         iteration = jnp.full(width, self.episode, jnp.int32)
-        mind, metrics = self._learn(chunk.mind, chunk.replay, starts, iteration, chunk.keys)
+        mind, metrics = self._learn(chunk.agent, chunk.mind, chunk.replay, starts, iteration, chunk.keys)
         finite, metrics = jax.device_get((self._finite_parts(mind), metrics))
         bad = np.zeros(width, bool)
         for lane in _going(chunk):
@@ -266,6 +281,15 @@ class Trainer:
             "terminated": episode.ended,
             **metrics,
         }
+
+
+def _check_alike(settings: Sequence[Settings]) -> None:
+    """Whether one program serves them all."""
+    for part in ("rule", "ensemble", "dyna", "sac"):
+        if len({jax.tree.structure(getattr(each, part)) for each in settings}) > 1:
+            raise UserError(f"seeds side by side may differ in numbers, not in shapes or words: {part} does")
+    if len({(each.loop, each.solver) for each in settings}) > 1:
+        raise UserError("seeds side by side must agree in solver, discount and evaluation")
 
 
 def _going(chunk: Chunk) -> list[int]:

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
-from cdpo.agents import CDPO, RULES, Agent, Rule
+from cdpo.agents import CDPO, RULES, Agent, Kit, Rule
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, check_choices, unknown
 from cdpo.solvers.dyna import Dyna, DynaSettings
@@ -49,7 +49,7 @@ class Settings:
 
     def agent(self, task: Task) -> Agent:
         """The agent that follows these settings."""
-        return Agent(task, self.rule, self.ensemble, Dyna(self.dyna, SAC(self.sac)), self.loop.discount)
+        return Agent(self.rule, Kit(task, self.ensemble, Dyna(self.dyna, SAC(self.sac)), self.loop.discount))
 
     def changed(self, **changes: Any) -> "Settings":
         """With other values: each keyword is a part, and its value a part or a dictionary of some of its fields."""

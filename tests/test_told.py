@@ -1,0 +1,64 @@
+import dataclasses
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from cdpo.agents import CDPO, HUCRL
+from cdpo.dynamics.ensemble import EnsembleSettings
+from cdpo.solvers.dyna import DynaSettings
+from cdpo.solvers.sac import SACSettings
+from cdpo.told import Told
+
+
+@dataclass(frozen=True)
+class Some(Told, shaping=("share",)):
+    word: str = "a"
+    count: int = 3
+    rate: float = 0.5
+    share: float = 0.25
+
+    def __post_init__(self):
+        if not self.rate > 0:
+            raise ValueError("rate")
+
+
+def test_numbers_are_leaves_and_words_counts_and_what_shapes_are_structure():
+    assert jax.tree.leaves(Some()) == [0.5]
+    same = jax.tree.structure(Some())
+    assert jax.tree.structure(Some(rate=7.0)) == same
+    for other in (Some(word="b"), Some(count=4), Some(share=0.5)):
+        assert jax.tree.structure(other) != same
+
+
+@pytest.mark.parametrize("one", [Some("b", 4, 0.1), CDPO(kl=0.3), HUCRL(beta=2.0), DynaSettings(), SACSettings()])
+def test_a_tree_is_put_together_again(one):
+    leaves, structure = jax.tree.flatten(one)
+    assert jax.tree.unflatten(structure, leaves) == one
+    assert type(jax.tree.unflatten(structure, leaves)) is type(one)
+
+
+def test_a_program_takes_other_numbers_without_being_compiled_again():
+    traced = []
+
+    @jax.jit
+    def program(some):
+        traced.append(some.word)
+        return some.rate * some.count
+
+    assert [float(program(Some(rate=rate))) for rate in (1.0, 2.0)] == [3.0, 6.0]
+    assert traced == ["a"]
+    assert float(program(Some(word="b"))) == 1.5
+    assert traced == ["a", "b"]
+
+
+def test_numbers_of_several_lie_side_by_side():
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), Some(rate=1.0), Some(rate=2.0))
+    assert jax.vmap(lambda some: some.rate * some.count)(both).tolist() == [3.0, 6.0]
+
+
+def test_every_number_of_an_agent_is_a_leaf_but_the_share_of_real_rows():
+    for settings, shaping in ((EnsembleSettings(), 0), (DynaSettings(), 1), (SACSettings(), 0), (CDPO(), 0)):
+        floats = [field.name for field in dataclasses.fields(settings) if field.type is float]
+        assert len(jax.tree.leaves(settings)) == len(floats) - shaping
