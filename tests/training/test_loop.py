@@ -139,3 +139,41 @@ def test_the_buffer_grows_without_a_trace(drift, tiny, monkeypatch):
     size = len(tight.rows()[0])
     assert tight.chunks[0].replay.capacity == tight._capacity(size)
     assert replays.FIRST_CAPACITY > 16
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """All seeds in one chunk, mapped over one program, as on an accelerator."""
+    monkeypatch.setattr(loop, "chunks_of", lambda lanes: [list(lanes)])
+
+
+def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(drift, tiny, together):
+    one = settings(drift, tiny)
+    variants = [one, one.changed(rule={"kl": 1e-3})]
+    trainer = Trainer(drift, variants, [3, 5])
+    assert len(trainer.chunks) == 1
+    records = told(trainer, 2)
+    for lane, (variant, seed) in enumerate(zip(variants, (3, 5), strict=True)):
+        alone = Trainer(drift, variant, [seed])
+        for ours, theirs in zip(records[lane::2], told(alone, 2), strict=True):
+            assert ours.keys() == theirs.keys()
+            for name, value in theirs.items():
+                # Sums are taken in another order.
+                np.testing.assert_allclose(
+                    np.array(ours[name], float), np.array(value, float), 1e-3, 1e-4, err_msg=name
+                )
+        np.testing.assert_allclose(trainer.rows()[lane], alone.rows()[0], rtol=1e-3, atol=1e-4)
+
+
+def test_a_mapped_seed_whose_numbers_turn_bad_stops_alone(drift, tiny, together):
+    whole, broken = (Trainer(drift, settings(drift, tiny), [0, 1]) for _ in range(2))
+    expected = told(whole, 3)
+    assert told(broken, 2) == expected[:4]
+    chunk = broken.chunks[0]
+    bias = chunk.mind.policy.net.biases[0]
+    spoilt = eqx.tree_at(lambda mind: mind.policy.net.biases[0], chunk.mind, bias.at[1].set(jnp.nan))
+    broken.chunks[0] = chunk._replace(mind=spoilt)
+    assert told(broken, 1) == expected[4:5]
+    assert broken.pupils[0].stopped is None
+    assert "iteration 2" in broken.pupils[1].stopped
+    assert len(broken.rows()[1]) == sum(record["episode_length"] for record in expected[1:4:2])
