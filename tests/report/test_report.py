@@ -19,7 +19,7 @@ from cdpo.report import (
     write_report,
 )
 from cdpo.runs import RunFolder
-from cdpo.tabular.regret import bootstrap_band
+from cdpo.statistics import bootstrap_band
 
 HOSTILE = """_<script>alert("x")</script> & $x_{ 'y' 漢\n</style></svg>"""
 

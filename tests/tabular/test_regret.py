@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cdpo.tabular.agents import Oracle, Random
-from cdpo.tabular.regret import bootstrap_band, regret
+from cdpo.tabular.regret import regret
 from cdpo.tabular.simulation import Run
 
 
@@ -84,23 +84,3 @@ def test_sums_do_not_lose_small_rewards():
     run = make_run(np.full((1, 100_000), 0.1), period=1)
     oracle = make_run(np.zeros((1, 100_000)), period=1)
     assert regret(run, oracle).realised[0, -1] == pytest.approx(-np.float64(np.float32(0.1)) * 100_000, abs=1e-6)
-
-
-def test_bootstrap_band_covers_the_mean_about_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    trials = rng.normal(size=(20, 400))  # 400 experiments of 20 seeds each, true mean zero
-    low, high = bootstrap_band(trials)
-    assert low.shape == high.shape == (400,)
-    assert 0.88 < np.mean((low <= 0) & (high >= 0)) < 0.98
-    assert ((low < trials.mean(0)) & (trials.mean(0) < high)).all()
-    # As wide as the normal approximation with 20 seeds, which the percentile interval nearly is.
-    assert np.mean(high - low) == pytest.approx(2 * 1.96 / np.sqrt(20), rel=0.1)
-
-
-def test_bootstrap_band_is_seeded_and_degenerate_for_equal_seeds():
-    rows = np.random.default_rng(0).normal(size=(10, 3))
-    np.testing.assert_array_equal(bootstrap_band(rows), bootstrap_band(rows))
-    low, high = bootstrap_band(np.full((5, 2), 3.0))
-    np.testing.assert_allclose([low, high], 3.0)
-    narrow, wide = bootstrap_band(rows, level=0.5), bootstrap_band(rows, level=0.99)
-    assert (wide[0] < narrow[0]).all() and (narrow[1] < wide[1]).all()

@@ -13,8 +13,8 @@ from cdpo.commands.base import explained
 from cdpo.errors import UserError
 from cdpo.progress import Progress
 from cdpo.report import write_figures
-from cdpo.report.tables import estimate
 from cdpo.runs import RunFolder, check_free, hardware, versions
+from cdpo.statistics import estimate
 from cdpo.tabular.agents import BQL, CDPO, MM, UBE, UCRL, Agent, QLearning
 from cdpo.tabular.environments import Chain, DeepSea, PriorMDP, Sized, WideNarrow
 from cdpo.tabular.posterior import Prior

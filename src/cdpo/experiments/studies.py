@@ -15,10 +15,10 @@ from cdpo.experiments.chain import chain_cells
 from cdpo.experiments.figure import BUDGETS, Records, Scale
 from cdpo.report.figures import save_figure
 from cdpo.report.style import looks
+from cdpo.statistics import bootstrap_band
 from cdpo.tabular.agents import BQL, CDPO, MM, PSRL, UBE, UCRL, Agent, Greedy, QLearning
 from cdpo.tabular.environments import Bandit, DeepSea, PriorMDP, Sized, WideNarrow
 from cdpo.tabular.posterior import Prior
-from cdpo.tabular.regret import bootstrap_band
 from cdpo.tabular.study import Cell
 
 READINGS: dict[str, Agent] = {

@@ -1,18 +1,19 @@
-"""Statistics over seeds, and from the records of tabular runs to the rows behind each figure and table.
+"""Curves over seeds, and from the records of tabular runs to the rows behind each figure and table.
 
 A record is a plain dict, as `summary.json` holds it: `env`, `size`, `agent`, the regrets with one entry per seed,
 `curve` and the rest. It may carry a `label`, which then names its line instead of the agent.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cdpo.report.style import agent_label
-from cdpo.tabular.regret import bootstrap_band
+from cdpo.statistics import Band, estimate, mean_band, spread
+from cdpo.statistics import Estimate as Estimate
+from cdpo.statistics import interquartile as interquartile
 
 Record = dict[str, Any]
 Row = dict[str, Any]
@@ -20,18 +21,8 @@ Cell = tuple[str, int | None]  # environment and size
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds with its 95% bootstrap interval. A seed without a number (null) does not count."""
-
-    mean: float | None
-    low: float | None  # none for a single seed, which says nothing about the spread
-    high: float | None
-    seeds: int
-
-
-@dataclass(frozen=True)
 class Curve:
-    """One quantity over some points: every seed, and the mean with its interval."""
+    """One quantity over some points: every seed, and the mean, of the middle half or of all, with its interval."""
 
     x: np.ndarray  # [P]
     each: np.ndarray  # [S, P], NaN where a seed has no number
@@ -41,35 +32,14 @@ class Curve:
     seeds: np.ndarray
 
     @classmethod
-    def of(cls, x: np.ndarray, each: np.ndarray) -> "Curve":
+    def of(cls, x: np.ndarray, each: np.ndarray, band: Callable[[np.ndarray], Band] = mean_band) -> "Curve":
         """Without the points at which no seed has a number."""
         known = np.isfinite(each).any(axis=0) & np.isfinite(x)
-        return cls(x[known], each[:, known], *_spread(each[:, known]))
+        return cls(x[known], each[:, known], *spread(each[:, known], band))
 
     def __bool__(self) -> bool:
         """Whether there is anything to show."""
         return len(self.x) > 0
-
-
-def estimate(values: Iterable[float | None]) -> Estimate:
-    """The mean over seeds and its interval."""
-    known = np.array([value for value in values if value is not None and math.isfinite(value)])
-    if len(known) == 0:
-        return Estimate(None, None, None, 0)
-    if len(known) == 1:
-        return Estimate(float(known[0]), None, None, 1)
-    low, high = bootstrap_band(known)
-    return Estimate(float(known.mean()), float(low), float(high), len(known))
-
-
-def interquartile(values: Iterable[float | None]) -> Estimate:
-    """The mean over the middle half of the seeds and its interval; of fewer than four seeds none is cut."""
-    known = np.array([value for value in values if value is not None and math.isfinite(value)])
-    if len(known) < 2:
-        return estimate(known)
-    draws = known[np.random.default_rng(0).integers(len(known), size=(2000, len(known)))]
-    low, high = np.quantile(_middle(draws), [0.025, 0.975])
-    return Estimate(float(_middle(known)), float(low), float(high), len(known))
 
 
 def line(record: Record) -> str:
@@ -136,27 +106,6 @@ def seed_rows(records: Sequence[Record]) -> list[Row]:
         for record in records
         for place, seed in enumerate(record["seeds"])
     ]
-
-
-def _spread(each: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """`estimate` at many points at once: values [S, P], NaN where a seed has none, to mean, low, high and seeds [P]."""
-    known = np.isfinite(each)
-    mean, low, high = np.full((3, each.shape[1]), np.nan)
-    # Points at which the same seeds have numbers share their draws: a handful of bootstraps, however long the run.
-    for pattern in np.unique(known, axis=1).T:
-        points = (known == pattern[:, None]).all(axis=0)
-        rows = each[np.ix_(pattern, points)]
-        if len(rows) > 0:
-            mean[points] = rows.mean(axis=0)
-        if len(rows) > 1:
-            low[points], high[points] = bootstrap_band(rows)
-    return mean, low, high, known.sum(axis=0)
-
-
-def _middle(values: np.ndarray) -> np.ndarray:
-    """The mean of the last axis without its lowest and highest quarters, rounded down as rliable does."""
-    cut = values.shape[-1] // 4
-    return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)
 
 
 def _identity(record: Record) -> Row:

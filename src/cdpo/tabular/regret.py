@@ -1,4 +1,4 @@
-"""Regret in its four forms, stuck seeds, and bands over seeds."""
+"""Regret in its four forms, and stuck seeds."""
 
 from dataclasses import dataclass
 
@@ -49,13 +49,3 @@ def regret(run: Run, oracle: Run) -> Regret:
         oracle=best_here,
         average=run.average,
     )
-
-
-def bootstrap_band(rows: np.ndarray, level: float = 0.95, resamples: int = 2000) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile bootstrap interval of the mean over the first axis; seeded, so the same data give the same band."""
-    # As weights of the rows: scipy's bootstrap copies the rows for every resample, which for curves is much memory.
-    rng = np.random.default_rng(0)
-    weight = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples) / len(rows)
-    means = np.tensordot(weight, rows, axes=1)
-    tail = (1 - level) / 2
-    return np.quantile(means, tail, axis=0), np.quantile(means, 1 - tail, axis=0)

@@ -15,12 +15,13 @@ import numpy as np
 
 from cdpo.errors import UserError, unknown
 from cdpo.runs import RunFolder
+from cdpo.statistics import bootstrap_band
 from cdpo.tabular.agents import AGENTS, CDPO, Agent, Oracle
 from cdpo.tabular.environments import ENVIRONMENTS, Environment, Fixed, Sized, from_gymnasium
 from cdpo.tabular.ledger import Entry
 from cdpo.tabular.mdp import load_mdp
 from cdpo.tabular.posterior import Prior
-from cdpo.tabular.regret import bootstrap_band, regret
+from cdpo.tabular.regret import regret
 from cdpo.tabular.simulation import Run, simulate
 
 _CURVE_POINTS = 200
