@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from cdpo.cells import complete, record_of
 from cdpo.errors import UserError
 from cdpo.runs import RunFolder
 from cdpo.tabular import CDPO, PSRL, Bandit, Chain, Greedy, Oracle, Random, study
 from cdpo.tabular.agents import AGENTS
 from cdpo.tabular.simulation import Run
-from cdpo.tabular.study import Cell, complete, default_steps, find_agents, find_environment, run_cells
+from cdpo.tabular.study import Cell, default_steps, find_agents, find_environment, run_cells
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,13 @@ def test_cells_that_differ_in_anything_are_not_the_same(tmp_path):
         {"variant": "mine"},
     ]
     folder = RunFolder.create(tmp_path / "run", {})
-    for change in changes:
-        folder.append(Cell(**{**base, **change}).identity)
-    keys = [study._key(record) for record in folder.records()]
-    assert len(set(keys)) == len(changes)
-    assert keys == [study._key(Cell(**{**base, **change}).identity) for change in changes]
+    cells = [Cell(**{**base, **change}) for change in changes]
+    for cell in cells:
+        folder.append({**cell.identity, "more": "of it"})
+    records = folder.records()
+    for place, cell in enumerate(cells):
+        assert record_of(cell, records) is records[place]
+        assert record_of(cell, records[:place] + records[place + 1 :]) is None
 
 
 def test_an_environment_by_name_carries_its_settings():

@@ -11,13 +11,14 @@ import jax
 import numpy as np
 import pytest
 
+from cdpo.cells import complete
 from cdpo.cli import _run
 from cdpo.experiments import FIGURES
 from cdpo.experiments.posterior import DRAWS, PosteriorCell
 from cdpo.runs import RunFolder
 from cdpo.tabular import PSRL, Chain, Oracle, Random, study
 from cdpo.tabular.planning import Known, Model, policy_iteration, uniform_policy
-from cdpo.tabular.study import Cell, complete
+from cdpo.tabular.study import Cell
 
 MADE = [name for name, figure in FIGURES.items() if figure.cells is not None]
 POSTERIOR = ["posterior", "posterior-evolution"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cdpo.cells import complete
 from cdpo.commands.base import explained
 from cdpo.errors import UserError
 from cdpo.progress import Progress
@@ -18,7 +19,7 @@ from cdpo.statistics import estimate
 from cdpo.tabular.agents import BQL, CDPO, MM, UBE, UCRL, Agent, QLearning
 from cdpo.tabular.environments import Chain, DeepSea, PriorMDP, Sized, WideNarrow
 from cdpo.tabular.posterior import Prior
-from cdpo.tabular.study import Cell, complete, default_steps, find_agents, find_environment
+from cdpo.tabular.study import Cell, default_steps, find_agents, find_environment
 
 _MOST = 10**9  # counts and their sums fit 32 bits
 _LARGEST = 1e30  # settings become 32-bit floats

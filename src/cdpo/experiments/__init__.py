@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cdpo.cells import complete
 from cdpo.errors import UserError
 from cdpo.experiments import chain, posterior, studies
 from cdpo.experiments.figure import Figure, Scale
@@ -11,7 +12,6 @@ from cdpo.report.figures import csv_bytes
 from cdpo.report.style import house
 from cdpo.report.tables import seed_rows
 from cdpo.runs import RunFolder, check_free, hardware, versions, write_atomic
-from cdpo.tabular.study import complete
 
 _LATER = "not in this version"
 

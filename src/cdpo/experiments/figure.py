@@ -3,20 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from cdpo.tabular.study import Cell
+from cdpo.cells import Cell, Records
 
 Scale = Literal["smoke", "quick", "paper"]
-Records = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Figure:
     """A figure of the paper, or a study beside it.
 
-    `cells(scale)` are the simulations behind it, `draw(records, folder)` makes it from their records and returns the
-    files. A figure without cells is not made by this version.
+    `cells(scale)` are the simulations or training runs behind it, `draw(records, folder)` makes it from their records
+    and returns the files. A figure without cells is not made by this version.
     """
 
     paper: str  # where the paper has it

@@ -1,18 +1,18 @@
 """A study: environments x sizes x agents, each cell a simulation that ends as one record."""
 
 import dataclasses
-import json
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import jax
 import numpy as np
 
+from cdpo.cells import Progress
 from cdpo.errors import UserError, unknown
 from cdpo.runs import RunFolder
 from cdpo.statistics import bootstrap_band
@@ -77,6 +77,11 @@ class Cell:
             "settings": settings,
             "steps": self.steps,
         }
+
+    @classmethod
+    def run_all(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> None:
+        """Run several, two at a time."""
+        run_cells(cells, finished=folder.append, progress=progress)
 
     def measure(self, oracles: "Oracles", progress: Callable[[int], None] | None) -> dict[str, Any]:
         """Run the cell and sum it up."""
@@ -147,12 +152,11 @@ def run_cells(
     cells: Sequence[Cell],
     *,
     finished: Callable[[dict[str, Any]], None],
-    progress: Callable[[str, int], Any] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Run cells, two at a time so that one compiles while another computes; `finished` gets each record.
 
-    `progress(label, total)` gives an object with `advance(n)` and `done()`. The oracle of each environment is run
-    once for all agents.
+    The oracle of each environment is run once for all agents.
     """
     oracles = Oracles()
     lock = threading.Lock()
@@ -268,19 +272,6 @@ def _promised_distance(agent: Agent) -> float:
     if not isinstance(agent, CDPO):
         return 0.0
     return 1.0 if agent.constraint in ("none", "previous") else agent.eta
-
-
-def complete(folder: RunFolder, cells: Sequence[Cell], progress: Callable[[str, int], Any]) -> list[dict[str, Any]]:
-    """The records of all cells; those that the folder lacks are run, and kept as they finish."""
-    done = {_key(record) for record in folder.records()}
-    run_cells([cell for cell in cells if _key(cell.identity) not in done], finished=folder.append, progress=progress)
-    found = {_key(record): record for record in folder.records()}
-    return [found[_key(cell.identity)] for cell in cells]
-
-
-def _key(record: dict[str, Any]) -> str:
-    """What two records of the same cell have in common, whatever else they hold."""
-    return json.dumps([record.get(name) for name in ("env", "size", "agent", "label", "settings", "steps")])
 
 
 def _short(values: np.ndarray) -> list[float]:

@@ -1,0 +1,41 @@
+"""Cells: what a study or a figure is made of. Each is run once, and kept as one record."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, Self
+
+from cdpo.runs import RunFolder
+
+Records = list[dict[str, Any]]
+Progress = Callable[[str, int], Any]  # label and total to an object with `advance(n)` and `done()`
+
+
+class Cell(Protocol):
+    """One simulation, or one training run."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes two cells the same: a finished cell need not be run again. Its record holds this as well."""
+
+    @classmethod
+    def run_all(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> None:
+        """Run cells of this kind, and append the record of each to the folder as soon as it has finished."""
+
+
+def complete(folder: RunFolder, cells: Sequence[Cell], progress: Progress) -> Records:
+    """The records of all cells; those that the folder lacks are run, and kept as they finish."""
+    kept = folder.records()
+    missing: dict[type[Cell], list[Cell]] = {}
+    for cell in cells:
+        if record_of(cell, kept) is None:
+            missing.setdefault(type(cell), []).append(cell)
+    for kind, group in missing.items():
+        kind.run_all(group, folder, progress)
+    kept = folder.records()
+    return [record for cell in cells if (record := record_of(cell, kept)) is not None]
+
+
+def record_of(cell: Cell, records: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """The cell's record, if it has one."""
+    wanted = json.loads(json.dumps(cell.identity)).items()  # as it is when written and read
+    return next((each for each in records if all(each.get(name) == value for name, value in wanted)), None)
