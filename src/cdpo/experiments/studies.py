@@ -7,15 +7,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from cdpo.experiments.chain import chain_cells
 from cdpo.experiments.figure import BUDGETS, Records, Scale
-from cdpo.report.figures import save_figure
+from cdpo.report.figures import dot, save_figure
 from cdpo.report.style import looks
-from cdpo.statistics import bootstrap_band
 from cdpo.tabular.agents import BQL, CDPO, MM, PSRL, UBE, UCRL, Agent, Greedy, QLearning
 from cdpo.tabular.environments import Bandit, DeepSea, PriorMDP, Sized, WideNarrow
 from cdpo.tabular.posterior import Prior
@@ -187,28 +185,24 @@ def _dots(records: Records, folder: Path, key: str, caption: str, times_psrl: fl
     rows: list[dict[str, Any]] = []
     for axes, (title, group) in zip(grid, panels.items(), strict=True):
         for place, r in enumerate(group):
-            values = np.array([x for x in r[key] if x is not None], float)
-            low, high = bootstrap_band(values)
             colour = looks({"": r["agent"]})[""].colour
-            axes.plot(values, np.full(len(values), place), "|", color=colour, alpha=0.35, markersize=7)
-            axes.plot([low, high], [place, place], color=colour, linewidth=2.4, solid_capstyle="butt")
-            axes.plot(values.mean(), place, "o", color=colour, markersize=5.5)
+            found = dot(axes, place, r[key], colour)
             rows.append(
                 {
                     "env": r["env"],
                     "size": r["size"],
                     "variant": r["label"],
                     "steps": r["steps"],
-                    "seeds": len(values),
-                    f"{key}_mean": values.mean(),
-                    "low": low,
-                    "high": high,
+                    "seeds": found.seeds,
+                    f"{key}_mean": found.mean,
+                    "low": found.low,
+                    "high": found.high,
                     "stuck_fraction": r["stuck_fraction"],
                 }
             )
-            if times_psrl and r["agent"] == "psrl":
-                axes.axvline(times_psrl * values.mean(), color=colour, linestyle=":", linewidth=1.2)
-                axes.text(times_psrl * values.mean(), 0.45, f" {times_psrl:g} x PSRL", color=colour, fontsize=8)
+            if times_psrl and r["agent"] == "psrl" and found.mean is not None:
+                axes.axvline(times_psrl * found.mean, color=colour, linestyle=":", linewidth=1.2)
+                axes.text(times_psrl * found.mean, 0.45, f" {times_psrl:g} x PSRL", color=colour, fontsize=8)
         axes.set_yticks(range(len(group)), [r["label"] for r in group])
         axes.set_title(title)
         axes.set_xlabel(caption)

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from cdpo.report import style
 from cdpo.report.style import Look
-from cdpo.report.tables import Curve, Record, Row, cell_label, cells, estimate, line, sized
+from cdpo.report.tables import Curve, Record, Row, cell_label, cells, line, sized
 from cdpo.runs import write_atomic
+from cdpo.statistics import Estimate, estimate
 
 _PANEL = (4.4, 3.0)  # inches; on a page a panel is as wide as a phone
 _POINTS = 400  # per line: more than a reader can see, few enough for a small drawing; the rows keep all
@@ -173,6 +174,18 @@ def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.
     axes.plot(x, mean, marker=_dot(len(x)), markersize=5, **stroke(look))
 
 
+def dot(axes: Axes, place: int, values: Iterable[float | None], colour: str) -> Estimate:
+    """A row of a chart: the mean over seeds and its interval, and a small tick for each seed."""
+    known = np.array([value for value in values if value is not None], float)
+    found = estimate(known)
+    axes.plot(known, np.full(len(known), place), "|", color=colour, alpha=0.35, markersize=7)
+    if found.low is not None and found.high is not None:
+        axes.plot([found.low, found.high], [place, place], color=colour, linewidth=2.4, solid_capstyle="butt")
+    if found.mean is not None:
+        axes.plot(found.mean, place, "o", color=colour, markersize=5.5)
+    return found
+
+
 def _sizes(axes: Axes, records: list[Record], look: Look) -> None:
     found = [(record["size"], estimate(record["normalised_regret"])) for record in records]
     points = [(size, each.mean, each.low, each.high) for size, each in found if each.mean is not None]
@@ -220,10 +233,10 @@ def alone(draw: Draw) -> Figure:
     return figure
 
 
-def together(draws: list[Draw], look: Mapping[str, Look]) -> Figure:
-    """All panels in a grid under one legend."""
+def together(draws: list[Draw], look: Mapping[str, Look], columns: int | None = None) -> Figure:
+    """All panels in a grid under one legend, in as many columns as look well if none are given."""
     names = [style.plain(name) for name in look]
-    columns = {1: 1, 2: 2, 4: 2}.get(len(draws), 3)
+    columns = columns or {1: 1, 2: 2, 4: 2}.get(len(draws), 3)
     rows = math.ceil(len(draws) / columns)
     width = _PANEL[0] * columns if columns > 1 else 1.25 * _PANEL[0]
     # A sign is about 0.075 inches wide, and a handle with its gaps about 0.55.
