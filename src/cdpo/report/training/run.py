@@ -126,16 +126,21 @@ class Run:
 def lost_share(evaluations: np.ndarray) -> float | None:
     """Of a seed's evaluations [n] after its first, the share that lost return; none if there is no other.
 
-    An evaluation lost return if it fell, from the one before, by more than `LOSS` of the range of those up to and
-    including it. That has no unit, so that tasks compare, and what comes later does not change it.
-
     >>> lost_share(np.array([0.0, 100.0, 99.5, 98.0]))
     0.3333333333333333
     """
-    if len(evaluations) < 2:
-        return None
+    return float(np.mean(losses(evaluations) > 0)) if len(evaluations) > 1 else None
+
+
+def losses(evaluations: np.ndarray) -> np.ndarray:
+    """What each of a seed's evaluations [n] after its first has lost, [n - 1]; 0 where it lost nothing.
+
+    An evaluation lost return if it fell, from the one before, by more than `LOSS` of the range of those up to and
+    including it. That has no unit, so that tasks compare, and what comes later does not change it.
+    """
+    falls = -np.diff(evaluations)
     ranges = np.maximum.accumulate(evaluations) - np.minimum.accumulate(evaluations)
-    return float(np.mean(-np.diff(evaluations) > LOSS * ranges[1:]))
+    return np.where(falls > LOSS * ranges[1:], falls, 0.0)
 
 
 def _each(values: np.ndarray, reduce: Callable[[np.ndarray], Any]) -> list[float | None]:
