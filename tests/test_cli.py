@@ -113,7 +113,7 @@ MISTAKES = {
     "tabular --xyzzy=3": "unknown option --xyzzy (cdpo tabular --help lists them)",
     "tabular chain": "unexpected word 'chain'",
     "reproduce chian": "did you mean 'chain'?",
-    "reproduce exploration": "not in this version",
+    "reproduce baselines": "not in this version",
     # Numbers out of range.
     "tabular --size 1": "at least 2, not 1",
     "tabular --env deep-sea --size 0": "at least 2, not 0",

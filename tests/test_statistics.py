@@ -104,19 +104,19 @@ def test_a_band_is_the_estimate_at_every_point(count, points, seed):
 
 
 def test_probabilities_of_improvement_by_hand():
-    assert improvement([[1.0, 2.0]], [[0.0, 0.5]]) == Estimate(1.0, 1.0, 1.0, 2)
-    assert improvement([[3.0]], [[3.0]]) == Estimate(0.5, None, None, 1)
+    assert improvement([[1.0, 2.0]], [[0.0, 0.5]]) == Estimate(1.0, 1.0, 1.0, 4)
+    assert improvement([[3.0]], [[3.0]]) == Estimate(0.5, None, None, 2)
     # Of 2 x 3 pairs: 1 beats 0, ties with 1, loses to 2; 5 beats all.
     assert improvement([[1.0, 5.0]], [[0.0, 1.0, 2.0]]).mean == pytest.approx((1 + 0.5 + 3) / 6)
     # The mean over tasks, each of the same weight whatever its seeds.
-    assert improvement([[9.0], [0.0, 0.0, 0.0]], [[1.0], [1.0, 1.0]]) == Estimate(0.5, 0.5, 0.5, 4)
-    assert improvement([[1.0], [None]], [[0.0], [5.0]]) == Estimate(1.0, None, None, 1)
+    assert improvement([[9.0], [0.0, 0.0, 0.0]], [[1.0], [1.0, 1.0]]) == Estimate(0.5, 0.5, 0.5, 7)
+    assert improvement([[1.0], [None]], [[0.0], [5.0]]) == Estimate(1.0, None, None, 2)
     assert improvement([[]], [[1.0]]) == Estimate(None, None, None, 0)
 
 
 def test_the_interval_of_an_improvement_by_hand():
     # x draws 0 or 1 twice, y is 0.5 always: 0, 1/2 or 1, with probabilities 1/4, 1/2, 1/4.
-    assert improvement([[0.0, 1.0]], [[0.5, 0.5]]) == Estimate(0.5, 0.0, 1.0, 2)
+    assert improvement([[0.0, 1.0]], [[0.5, 0.5]]) == Estimate(0.5, 0.0, 1.0, 4)
 
 
 @given(tasks)

@@ -60,14 +60,15 @@ def improvement(first: Sequence[Values], second: Sequence[Values]) -> Estimate:
     """P(X > Y), ties counting half, of a seed X of the first against a seed Y of the second; the mean over tasks.
 
     Both hold the values of every task, in the same order; a task in which either has none does not count. The seeds of
-    the two are drawn apart from each other: equal numbers are no pairs, as two rules see different data.
+    the two are drawn apart from each other: equal numbers are no pairs, as two rules see different data. `seeds` counts
+    those of both.
     """
     pairs = [(_known(x), _known(y)) for x, y in zip(first, second, strict=True)]
     pairs = [(x, y) for x, y in pairs if len(x) and len(y)]
     if not pairs:
         return Estimate(None, None, None, 0)
     middle = float(np.mean([_wins(x, y) for x, y in pairs]))
-    seeds = sum(len(x) for x, _ in pairs)
+    seeds = sum(len(x) + len(y) for x, y in pairs)
     if max(max(len(x), len(y)) for x, y in pairs) < 2:
         return Estimate(middle, None, None, seeds)
     rng = np.random.default_rng(0)

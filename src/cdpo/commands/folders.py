@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,11 +11,12 @@ import tyro
 
 from cdpo.commands.base import explained
 from cdpo.commands.tabular import Tabular, finish_tabular
-from cdpo.commands.training import resume_training
+from cdpo.commands.training import STOPPED, resume_training
 from cdpo.errors import UserError, unknown
 from cdpo.experiments import FIGURES, reproduce
 from cdpo.progress import Progress
 from cdpo.report import write_report
+from cdpo.report.tables import line
 from cdpo.runs import RunFolder
 
 
@@ -76,22 +78,27 @@ class Reproduce:
     figure: tyro.conf.Positional[str] = ""
     """Name of the figure."""
     scale: Literal["smoke", "quick", "paper"] = "quick"
-    """smoke takes seconds, quick a minute or two, paper as long as it takes."""
+    """smoke takes seconds, quick a minute or two, paper as long as it takes. A figure of training runs (exploration)
+    takes a minute or two at smoke, and about ten at quick, on two cores."""
     out: Path | None = None
     """Folder for figures and data; runs/FIGURE-SCALE if not given. What is finished there is not run again."""
 
-    def run(self, words: Sequence[str]) -> None:
+    def run(self, words: Sequence[str]) -> int | None:
         """List or make figures."""
         if not self.figure:
             width = max(len(name) for name in FIGURES)
             for name, figure in FIGURES.items():
                 print(f"{name.ljust(width)}  {figure.paper}: {figure.shows}")
-            return
+            return None
         if self.figure not in FIGURES:
             raise unknown("figure", self.figure, FIGURES)
         out = Path("runs") / f"{self.figure}-{self.scale}" if self.out is None else self.out
         command = shlex.join(["cdpo", *words])
         with Progress() as progress, explained(command):
-            paths = reproduce(self.figure, self.scale, out, command, progress.task)
+            paths, records = reproduce(self.figure, self.scale, out, command, progress.task)
         for path in paths:
             print(path)
+        stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]
+        for record, seed, reason in stopped:
+            print(f"cdpo: seed {seed} of {record['task']}, {line(record)} was stopped by {reason}", file=sys.stderr)
+        return STOPPED if stopped else None

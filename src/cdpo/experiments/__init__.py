@@ -1,12 +1,10 @@
 """One entry per figure of the paper, and the studies beside them; `reproduce` makes any of them."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from cdpo.cells import complete
+from cdpo.cells import Progress, Records, complete
 from cdpo.errors import UserError
-from cdpo.experiments import chain, posterior, studies
+from cdpo.experiments import chain, comparison, exploration, posterior, studies
 from cdpo.experiments.figure import Figure, Scale
 from cdpo.report.figures import csv_bytes
 from cdpo.report.style import house
@@ -25,7 +23,12 @@ FIGURES: dict[str, Figure] = {
     "regret": Figure(
         "figure 2", "cumulative regret of CDPO and PSRL at N = 8 and 15", chain.regret_pair, chain.draw_curves
     ),
-    "exploration": Figure("figure 3", f"greedy, PSRL, HUCRL and CDPO on MuJoCo ({_LATER})"),
+    "exploration": Figure(
+        "figure 3",
+        "greedy, PSRL, HUCRL and CDPO on inverted-pendulum, pusher and half-cheetah",
+        exploration.cells,
+        comparison.draw_comparison,
+    ),
     "baselines": Figure("figure 4", f"CDPO against MBPO, SLBO, ME-TRPO, SAC, PPO and MPO ({_LATER})"),
     "ablation": Figure("figure 5", f"dual updates, bound and solvers on MuJoCo ({_LATER})"),
     "chain": Figure("appendix", "the N-Chain, drawn from its table", lambda scale: [], chain.draw_diagram),
@@ -58,8 +61,8 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Callable[[str, int], Any]) -> list[Path]:
-    """Make a figure under `out`; cells that are finished there are not run again. Returns the files."""
+def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Progress) -> tuple[list[Path], Records]:
+    """Make a figure under `out`; cells that are finished there are not run again. The files, and the records."""
     figure = FIGURES[name]
     if figure.cells is None or figure.draw is None:
         raise UserError(f"{name} ({figure.paper}) is {_LATER}")
@@ -78,4 +81,4 @@ def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Callab
         paths.append(folder.figures / "seeds.csv")
         write_atomic(paths[-1], csv_bytes(rows))
     folder.write_summary({"results": records, "versions": versions(), "hardware": hardware()})
-    return paths
+    return paths, records

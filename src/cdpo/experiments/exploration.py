@@ -1,0 +1,56 @@
+"""Figure 3 of the paper: greedy exploitation, posterior sampling, optimism and CDPO, on equal terms."""
+
+from typing import Any, NamedTuple
+
+from cdpo.agents import CDPO
+from cdpo.api import build_settings
+from cdpo.experiments.figure import Scale
+from cdpo.experiments.training import TrainingCell
+from cdpo.tasks import find_task
+from cdpo.training.settings import Settings
+
+RULES = ("cdpo", "psrl", "hucrl", "greedy")
+
+
+class Budget(NamedTuple):
+    """What is spent on a task."""
+
+    episodes: int
+    seeds: int
+
+
+BUDGETS: dict[Scale, dict[str, Budget]] = {
+    "smoke": {"inverted-pendulum": Budget(3, 2)},
+    "quick": {"inverted-pendulum": Budget(6, 4)},  # about ten minutes on two cores, two seeds at a time
+    "paper": {"inverted-pendulum": Budget(30, 6), "pusher": Budget(100, 6), "half-cheetah": Budget(100, 6)},
+}
+
+# Learns nothing, and compiles in seconds.
+SMOKE: dict[str, Any] = {
+    "models": 2,
+    "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
+    "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
+    "sac": {"hidden": (8,)},
+}
+
+
+def cells(scale: Scale) -> list[TrainingCell]:
+    """Every rule on every task."""
+    changes = SMOKE if scale == "smoke" else {}
+    return [
+        TrainingCell(task, rule_settings(task, rule, changes), budget.episodes, budget.seeds)
+        for task, budget in BUDGETS[scale].items()
+        for rule in RULES
+    ]
+
+
+def rule_settings(task: str, rule: str, changes: dict[str, Any]) -> Settings:
+    """The default preset with `changes`, the same for every rule, on equal terms."""
+    return on_equal_terms(build_settings(find_task(task), rule, "default", changes))
+
+
+def on_equal_terms(settings: Settings) -> Settings:
+    """As many gradient steps in an iteration as CDPO makes: a rule with one update gets the rounds of its two."""
+    if isinstance(settings.rule, CDPO) and settings.rule.update == "dual":
+        return settings
+    return settings.changed(dyna={"rounds": 2 * settings.dyna.rounds})

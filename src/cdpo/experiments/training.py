@@ -1,0 +1,151 @@
+"""Cells that train: ordinary training runs in the folder of a reproduction, each summed up as one record."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from cdpo.api import returns_note, run_config, seed_numbers
+from cdpo.cells import Progress
+from cdpo.report.training.run import Run, losses
+from cdpo.runs import RunFolder
+from cdpo.tasks import find_task
+from cdpo.training.loop import Record, Trainer
+from cdpo.training.run import journal, train
+from cdpo.training.settings import Settings
+
+COVERAGE = tuple(f"coverage{level}_{where}" for where in ("test", "new") for level in (50, 90))
+
+_PLANNED_ON = {  # whose movement says how unsettled a rule's plans are
+    "greedy": "unsettled_reference",
+    "cdpo": "unsettled_reference",
+    "psrl": "unsettled_sample",
+    "hucrl": "unsettled_optimistic",
+}
+
+
+@dataclass(frozen=True)
+class TrainingCell:
+    """One agent on one task, all its seeds side by side."""
+
+    task: str
+    settings: Settings
+    episodes: int
+    seeds: int
+    seed: int = 0
+    label: str = ""
+    """Names this agent where several of one rule are compared."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes two cells the same."""
+        return {
+            "task": self.task,
+            "horizon": find_task(self.task).horizon,
+            "agent": self.settings.rule.name,
+            "label": self.label,
+            "seeds": seed_numbers(self.seeds, self.seed),
+            "episodes": self.episodes,
+            "settings": self.settings.to_json(),
+        }
+
+    @property
+    def name(self) -> str:
+        """Of the cell's folder: readable, and another one for other settings."""
+        words = re.sub(r"[^a-z0-9.]+", "-", f"{self.task} {self.label or self.settings.rule.name}".lower())
+        return f"{words}-{hashlib.sha256(json.dumps(self.identity).encode()).hexdigest()[:8]}"
+
+    @classmethod
+    def run_all(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> None:
+        """Train one after the other: the seeds of a single cell already take every core."""
+        for _, group in groupby(cells, key=lambda cell: cell.task):
+            for cell in group:
+                folder.append(cell.train(folder.path / "cells", progress))
+            jax.clear_caches()  # the programs of a task serve no other
+
+    def train(self, home: Path, progress: Progress) -> Record:
+        """Train in a folder under `home`, or go on with what is there; the record."""
+        path, task, seeds = home / self.name, find_task(self.task), seed_numbers(self.seeds, self.seed)
+        if path.exists():
+            folder = RunFolder.open(path)
+        else:
+            folder = RunFolder.create(path, run_config(task, self.task, self.settings, "default", seeds, self.episodes))
+        with journal(folder, Trainer(task, self.settings, seeds)) as kept:
+            bar = progress(f"{self.task}, {self.label or self.settings.rule.name}", self.episodes + 1)
+            bar.advance(kept.trainer.episode)
+            summary = train(kept, self.episodes, lambda records: bar.advance(note=returns_note(records)))
+            bar.done()
+        return self._record(folder, summary)
+
+    def _record(self, folder: RunFolder, summary: dict[str, Any]) -> Record:
+        """What the cell leaves behind, in plain types; `final`, `curves` and `ledger` have an entry for each seed."""
+        run = Run.read(folder)
+        return {
+            **self.identity,
+            "folder": self.name,
+            "final": run.finals(),
+            "curves": curves(run),
+            "ledger": ledger(run),
+            "stopped": summary["stopped"],
+            "wall_s": summary["wall_s"],
+            "hardware": summary["hardware"],
+        }
+
+
+def curves(run: Run) -> list[Record]:
+    """What each seed measured over its episodes."""
+    shown = ("episode", "env_steps", "eval_return", *COVERAGE)
+    lines = [[run.lines[at] for at in sorted(run.lines) if at[0] == seed] for seed in run.seeds]
+    return [{key: [line.get(key) for line in own] for key in shown} for own in lines]
+
+
+def ledger(run: Run) -> list[Record]:
+    """What the iterations of each seed did to its returns, models and trust region; none where nothing is known.
+
+    How unsettled the model is that the rule plans on counts from the second iteration on: what the first one moves
+    away from was fitted to nothing.
+    """
+    returns = [row[np.isfinite(row)] for row in run.values("eval_return")]
+    moved = run.values(_PLANNED_ON[run.agent])[:, [episode > 1 for episode in run.episodes]]
+    spent = run.values("kl_spent") / run.values("kl_bound")
+    columns = {
+        "lost_share": run.lost(),
+        "lost_return": [float(losses(row).sum()) if len(row) > 1 else None for row in returns],
+        "unsettled": _means(moved),
+        "kl_of_bound": _means(spent) if run.bounded else [None] * len(run.seeds),
+        "kl_overspent": run.over_bound(),
+        **{name: _means(run.values(name)) for name in COVERAGE},
+    }
+    return [dict(zip(columns, entry, strict=True)) for entry in zip(*columns.values(), strict=True)]
+
+
+def evaluations(record: Record) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each seed the environment steps at which it was evaluated, and the returns."""
+    found = []
+    for curve in record["curves"]:
+        steps, values = (np.array(curve[name], float) for name in ("env_steps", "eval_return"))
+        known = np.isfinite(values)
+        found.append((steps[known], values[known]))
+    return found
+
+
+def held(steps: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The last evaluation at or before each of `at`; NaN before the first.
+
+    A seed that ended before, by short episodes or bad numbers, counts with the last evaluation that it had.
+    """
+    places = np.searchsorted(steps, at, side="right")
+    return np.concatenate([[np.nan], values])[places]
+
+
+def _means(rows: np.ndarray) -> list[float | None]:
+    """Of every seed, over what is known; none where nothing is."""
+    known = [row[np.isfinite(row)] for row in rows]
+    return [float(row.mean()) if len(row) else None for row in known]
