@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdpo.dynamics.networks import Normaliser
-from cdpo.solvers.policy import Gaussian, HostPolicy, Policy, kl_divergence
+from cdpo.solvers.policy import Gaussian, HostPolicy, Policy, counted, kl_divergence
 from cdpo.tasks import find_task
 
 few = settings(derandomize=True, max_examples=25, deadline=None)
@@ -86,6 +86,25 @@ def test_the_divergence_adds_over_the_parts_of_an_action():
     p, q = (Gaussian(*jnp.asarray(rng.normal(size=(2, 5, 3)), jnp.float32)) for _ in range(2))
     parts = [divergence(*(jax.tree.map(lambda x, i=i: x[:, i : i + 1], each) for each in (p, q))) for i in range(3)]
     np.testing.assert_allclose(divergence(p, q), sum(parts), rtol=1e-5)
+
+
+@few
+@given(st.tuples(means, log_deviations), st.tuples(means, log_deviations))
+def test_what_a_state_counts_for_bounds_its_total_variation(p, q):
+    grid = np.linspace(-40, 40, 160_001)
+    densities = [np.exp(-0.5 * ((grid - m) / np.exp(s)) ** 2 - s) / np.sqrt(2 * np.pi) for m, s in (p, q)]
+    variation = 0.5 * np.trapezoid(np.abs(densities[0] - densities[1]), grid)
+    kl = divergence(*(Gaussian(jnp.array([m]), jnp.array([s])) for m, s in (p, q)))
+    assert float(counted(kl)) >= 2 * variation**2 - 1e-5
+
+
+def test_what_a_state_counts_for_is_its_divergence_and_far_away_grows_like_the_distance():
+    near, far = jnp.array([0.0, 0.1, 1.0, 1.5]), jnp.array([40.0, 160.0, 640.0])
+    np.testing.assert_array_equal(counted(near), near)
+    np.testing.assert_allclose(np.diff(counted(far)) / np.diff(np.sqrt(far)), 2 * np.sqrt(1.6), rtol=1e-5)
+    slope = jax.vmap(jax.grad(counted))(jnp.array([0.0, 0.1, 1.59, 1.61, 160.0]))
+    np.testing.assert_allclose(slope, [1, 1, 1, 1, 0.1], rtol=0.01)
+    assert np.all(np.diff(counted(jnp.linspace(0, 10, 500))) > 0)
 
 
 @pytest.mark.parametrize(("extra", "hidden"), [(0, (8,)), (2, (8, 4)), (0, ())])

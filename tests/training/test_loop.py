@@ -8,11 +8,10 @@ import pytest
 from gymnasium.spaces import Box
 
 from cdpo.agents import Kit
-from cdpo.dynamics import replay as replays
 from cdpo.errors import UserError
 from cdpo.tasks import find_task
 from cdpo.training import loop
-from cdpo.training.loop import Trainer
+from cdpo.training.loop import Trainer, advance_together
 from cdpo.training.settings import preset
 
 
@@ -130,15 +129,14 @@ def test_a_seed_whose_numbers_turn_bad_keeps_what_it_had(drift, tiny, part):
 def test_the_buffer_grows_without_a_trace(drift, tiny, monkeypatch):
     roomy = Trainer(drift, settings(drift, tiny), [0])
     told(roomy, 2)
-    monkeypatch.setattr(loop, "FIRST_CAPACITY", 16)
+    monkeypatch.setattr(loop, "_FIRST_ROWS", 16)
     tight = Trainer(drift, settings(drift, tiny), [0])
-    assert tight.chunks[0].replay.capacity == 16
+    assert tight.chunks[0].replay.capacity == 16 < roomy.chunks[0].replay.capacity
     told(tight, 2)
-    assert tight.chunks[0].replay.capacity >= 16
+    assert tight.chunks[0].replay.capacity > 16
     np.testing.assert_array_equal(roomy.rows()[0][:3], tight.rows()[0][:3])
     size = len(tight.rows()[0])
     assert tight.chunks[0].replay.capacity == tight._capacity(size)
-    assert replays.FIRST_CAPACITY > 16
 
 
 @pytest.fixture
@@ -163,6 +161,28 @@ def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(drift, tin
                     np.array(ours[name], float), np.array(value, float), 1e-3, 1e-4, err_msg=name
                 )
         np.testing.assert_allclose(trainer.rows()[lane], alone.rows()[0], rtol=1e-3, atol=1e-4)
+
+
+def test_trainers_that_advance_together_are_one_program_and_part_again(drift, tiny, together, monkeypatch):
+    one = settings(drift, tiny)
+    variants = [one, one.changed(rule={"kl": 1e-3})]
+    whole = Trainer(drift, variants, [3, 5])
+    expected = told(whole, 3)
+    apart = [Trainer(drift, variant, [seed]) for variant, seed in zip(variants, (3, 5), strict=True)]
+    for episode in range(2):
+        first, second = advance_together(apart)
+        assert first.records + second.records == expected[2 * episode : 2 * episode + 2]
+        # One of them finds more room: the others get as much.
+        chunk = apart[0].chunks[0]
+        apart[0].chunks[0] = chunk._replace(replay=loop._with_capacity(chunk.replay, 2 * chunk.replay.capacity))
+    assert [trainer.episode for trainer in apart] == [2, 2]
+    for trainer, seed, rows in zip(apart, (3, 5), whole.rows(), strict=True):
+        assert [pupil.seed for pupil in trainer.pupils] == [seed]
+        np.testing.assert_array_equal(trainer.rows()[0], rows[: len(trainer.rows()[0])])
+    lived = advance_together(apart, last=True)
+    np.testing.assert_allclose(
+        [each.records[0]["return"] for each in lived], [record["return"] for record in expected[4:]], rtol=1e-3
+    )
 
 
 def test_a_mapped_seed_whose_numbers_turn_bad_stops_alone(drift, tiny, together):

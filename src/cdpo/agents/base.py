@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -65,6 +65,8 @@ class Rule(Told, ABC):
     """An exploration rule; its fields are its settings."""
 
     name: ClassVar[str]
+    plans_on: ClassVar[Literal["reference", "sample", "optimistic"]] = "reference"
+    """The model whose movement says how unsettled the rule's plans are."""
 
     models: int = 5
     """Models that are planned on at once, with a critic each; where a rule plans on one, all are that one."""

@@ -15,6 +15,7 @@ class HUCRL(Rule):
     """Optimises on the most favourable of the plausible models."""
 
     name: ClassVar[str] = "hucrl"
+    plans_on = "optimistic"
 
     beta: float = 1.0
     """Reach of the choice, in calibrated standard deviations."""

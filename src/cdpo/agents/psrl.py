@@ -13,6 +13,7 @@ class PSRL(Rule):
     """Optimises on one head, drawn anew in each iteration."""
 
     name: ClassVar[str] = "psrl"
+    plans_on = "sample"
 
     def improve(self, policy: Policy, bench: Bench) -> Plan:
         """pi = solve(pi, {f_t}, V), f_t drawn from the posterior."""

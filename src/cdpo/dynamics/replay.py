@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-FIRST_CAPACITY = 1 << 14  # rows; the buffer doubles whenever it is full, and only then are programs compiled anew
-
 
 class Transition(NamedTuple):
     """One step, or any batch of them. Actions are scaled to [-1, 1]."""
@@ -43,7 +41,7 @@ class Replay(eqx.Module):
     actions: int = eqx.field(static=True)
 
     @classmethod
-    def empty(cls, observations: int, actions: int, capacity: int = FIRST_CAPACITY) -> Self:
+    def empty(cls, observations: int, actions: int, capacity: int) -> Self:
         """No rows yet."""
         rows = jnp.zeros((capacity, 2 * observations + actions + 2))
         return cls(rows, jnp.zeros((), jnp.int32), observations, actions)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cdpo.cells import Progress, Records, complete
 from cdpo.errors import UserError
-from cdpo.experiments import chain, comparison, exploration, posterior, studies
+from cdpo.experiments import chain, comparison, exploration, posterior, studies, trials
 from cdpo.experiments.figure import Figure, Scale
 from cdpo.report.figures import csv_bytes
 from cdpo.report.style import house
@@ -28,6 +28,18 @@ FIGURES: dict[str, Figure] = {
         "greedy, PSRL, HUCRL and CDPO on inverted-pendulum, pusher and half-cheetah",
         exploration.cells,
         comparison.draw_comparison,
+    ),
+    "tuning": Figure(
+        "beside figure 3",
+        "three trials of each exploration rule on pendulum-swingup with penalty 0.1",
+        trials.tuning,
+        trials.draw_trials,
+    ),
+    "settings": Figure(
+        "beside figure 3",
+        "what makes CDPO learn: its settings, one changed at a time",
+        trials.settings,
+        trials.draw_trials,
     ),
     "baselines": Figure("figure 4", f"CDPO against MBPO, SLBO, ME-TRPO, SAC, PPO and MPO ({_LATER})"),
     "ablation": Figure("figure 5", f"dual updates, bound and solvers on MuJoCo ({_LATER})"),

@@ -3,32 +3,27 @@
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Self
 
 import jax
 import numpy as np
 
+from cdpo.agents import RULES
 from cdpo.api import returns_note, run_config, seed_numbers
 from cdpo.cells import Progress
 from cdpo.report.training.run import Run, losses
 from cdpo.runs import RunFolder
-from cdpo.tasks import find_task
-from cdpo.training.loop import Record, Trainer
-from cdpo.training.run import journal, train
+from cdpo.tasks import Task, find_task
+from cdpo.training.loop import Record, Trainer, program_of
+from cdpo.training.run import Journal, journal, train_together
 from cdpo.training.settings import Settings
 
 COVERAGE = tuple(f"coverage{level}_{where}" for where in ("test", "new") for level in (50, 90))
-
-_PLANNED_ON = {  # whose movement says how unsettled a rule's plans are
-    "greedy": "unsettled_reference",
-    "cdpo": "unsettled_reference",
-    "psrl": "unsettled_sample",
-    "hucrl": "unsettled_optimistic",
-}
 
 
 @dataclass(frozen=True)
@@ -64,28 +59,44 @@ class TrainingCell:
 
     @classmethod
     def run_all(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> None:
-        """Train one after the other: the seeds of a single cell already take every core."""
-        for _, group in groupby(cells, key=lambda cell: cell.task):
+        """Train task by task, and on a task those side by side that share a program."""
+        for name, group in groupby(cells, key=lambda cell: cell.task):
+            task, alike = find_task(name), defaultdict(list)
             for cell in group:
-                folder.append(cell.train(folder.path / "cells", progress))
+                alike[cell.episodes, program_of(cell.settings)].append(cell)
+            for together in alike.values():
+                for record in cls._train(together, task, folder, progress):
+                    folder.append(record)
             jax.clear_caches()  # the programs of a task serve no other
 
-    def train(self, home: Path, progress: Progress) -> Record:
-        """Train in a folder under `home`, or go on with what is there; the record."""
-        path, task, seeds = home / self.name, find_task(self.task), seed_numbers(self.seeds, self.seed)
+    @classmethod
+    def _train(cls, cells: Sequence[Self], task: Task, folder: RunFolder, progress: Progress) -> list[Record]:
+        """Train cells that share a program, each in a folder of its own, or go on with what is there; the records."""
+        names, episodes = [cell.label or cell.settings.rule.name for cell in cells], cells[0].episodes
+        with ExitStack() as stack:
+            runs = [stack.enter_context(cell._journal(task, folder)) for cell in cells]
+            bar = progress(f"{task.name}, {', '.join(names)}", episodes + 1)
+            bar.advance(min(run.trainer.episode for run in runs))
+            summaries = train_together(runs, episodes, lambda records: bar.advance(note=returns_note(records)))
+            bar.done()
+        lanes = sum(cell.seeds for cell in cells)
+        return [cell._record(run.folder, each, lanes) for cell, run, each in zip(cells, runs, summaries, strict=True)]
+
+    def _journal(self, task: Task, home: RunFolder) -> AbstractContextManager[Journal]:
+        """The cell's own run, in a folder of the reproduction."""
+        path, seeds = home.path / "cells" / self.name, seed_numbers(self.seeds, self.seed)
         if path.exists():
             folder = RunFolder.open(path)
         else:
-            folder = RunFolder.create(path, run_config(task, self.task, self.settings, "default", seeds, self.episodes))
-        with journal(folder, Trainer(task, self.settings, seeds)) as kept:
-            bar = progress(f"{self.task}, {self.label or self.settings.rule.name}", self.episodes + 1)
-            bar.advance(kept.trainer.episode)
-            summary = train(kept, self.episodes, lambda records: bar.advance(note=returns_note(records)))
-            bar.done()
-        return self._record(folder, summary)
+            config = run_config(task, self.task, self.settings, "default", seeds, self.episodes)
+            folder = RunFolder.create(path, {**config, "part_of": home.config.get("command")})
+        return journal(folder, Trainer(task, self.settings, seeds))
 
-    def _record(self, folder: RunFolder, summary: dict[str, Any]) -> Record:
-        """What the cell leaves behind, in plain types; `final`, `curves` and `ledger` have an entry for each seed."""
+    def _record(self, folder: RunFolder, summary: dict[str, Any], lanes: int) -> Record:
+        """What the cell leaves behind, in plain types; `final`, `curves` and `ledger` have an entry for each seed.
+
+        `wall_s` is the time of all `lanes` that ran side by side, those of other cells included.
+        """
         run = Run.read(folder)
         return {
             **self.identity,
@@ -95,6 +106,7 @@ class TrainingCell:
             "ledger": ledger(run),
             "stopped": summary["stopped"],
             "wall_s": summary["wall_s"],
+            "lanes": lanes,
             "hardware": summary["hardware"],
         }
 
@@ -113,7 +125,7 @@ def ledger(run: Run) -> list[Record]:
     away from was fitted to nothing.
     """
     returns = [row[np.isfinite(row)] for row in run.values("eval_return")]
-    moved = run.values(_PLANNED_ON[run.agent])[:, [episode > 1 for episode in run.episodes]]
+    moved = run.values(f"unsettled_{RULES[run.agent].plans_on}")[:, [episode > 1 for episode in run.episodes]]
     spent = run.values("kl_spent") / run.values("kl_bound")
     columns = {
         "lost_share": run.lost(),

@@ -9,7 +9,7 @@ from jax import Array
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.replay import Replay
-from cdpo.solvers.policy import Gaussian, Policy, kl_divergence
+from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
 
 Metrics = dict[str, Array]
 
@@ -43,7 +43,7 @@ class Trust(eqx.Module):
 
     def spent(self, policy: Policy, states: Array) -> Array:
         """E KL(policy || q) over states [S, d]."""
-        return jnp.mean(kl_divergence(policy(states), self.centre(states)))
+        return jnp.mean(counted(kl_divergence(policy(states), self.centre(states))))
 
     def some_watched(self, key: Array, count: int) -> tuple[Array, Gaussian]:
         """Some of the watched states [count, d], and what q does there."""

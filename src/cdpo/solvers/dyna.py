@@ -30,7 +30,7 @@ class DynaSettings(Told, shaping=("real",)):
     kept: int = 4
     """Rounds whose rollouts are learned from: those of policies long past mislead returns of several steps."""
     updates: int = 100
-    """Gradient steps of the learner after each round."""
+    """Updates of the learner after each round."""
     particles: int = 32
     """Rollouts of each model in a round."""
     horizon: int = 40
@@ -38,7 +38,7 @@ class DynaSettings(Told, shaping=("real",)):
     returns: int = 1
     """Imagined steps whose rewards are summed before a critic is asked; real transitions count one."""
     batch: int = 32
-    """Transitions of each model in a gradient step."""
+    """Transitions of each model in a batch."""
     real: float = 0.1
     """Share of real transitions among them."""
     initial: float = 0.25
@@ -79,6 +79,7 @@ class Dyna(NamedTuple):
     ) -> tuple[Policy, Any, Metrics]:
         """Imagine, learn, and again; at last step back into the trust region if the learner left it."""
         settings = self.settings
+        state = self.learner.fresh(policy, state)
         kept = min(settings.kept, settings.rounds)
         block = settings.particles * settings.horizon
         imagined = jax.tree.map(
@@ -87,36 +88,37 @@ class Dyna(NamedTuple):
         )
         real_rows = round(settings.real * settings.batch)
 
-        def batch_from(imagined: Experience, number: Array, key: Array) -> Experience:
+        def batches_from(imagined: Experience, number: Array, key: Array) -> Experience:
+            """All that a round learns from, [updates, K, M, B]: drawn at once, no gradient step waits for its data."""
             which, real = jax.random.split(key)
-            shape = (models.count, settings.batch - real_rows)
-            place = draw_below(which, shape, jnp.minimum(number + 1, kept) * block)
+            shape = (settings.updates, self.learner.batches, models.count)
+            place = draw_below(which, (*shape, settings.batch - real_rows), jnp.minimum(number + 1, kept) * block)
             rows = jnp.arange(models.count)[:, None]
-            batch = jax.tree.map(lambda leaf: leaf[place // block, rows, place % block], imagined)
+            batches = jax.tree.map(lambda leaf: leaf[place // block, rows, place % block], imagined)
             if real_rows:
-                step = starts.visited.draw(real, (models.count, real_rows))
+                step = starts.visited.draw(real, (*shape, real_rows))
                 # A model's actions may have more parts than real ones (HUCRL's choice of the next state); the
                 # reference is the model where that choice is zero, and real data are its data.
-                missing = batch.action.shape[-1] - step.action.shape[-1]
-                action = jnp.pad(step.action, ((0, 0), (0, 0), (0, missing)))
+                missing = batches.action.shape[-1] - step.action.shape[-1]
+                action = jnp.pad(step.action, ((0, 0),) * 4 + ((0, missing),))
                 follows = objective.discount * (1 - step.terminated)
                 drawn = Experience(step.observation, action, step.reward, step.next, follows, jnp.ones_like(follows))
-                batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), batch, drawn)
-            return batch
+                batches = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=3), batches, drawn)
+            return batches
 
         def round_(carry: tuple, number: Array) -> tuple[tuple, Metrics]:
             policy, state, imagined = carry
-            fresh, learn = jax.random.split(jax.random.fold_in(key, number))
+            fresh, pick, learn = jax.random.split(jax.random.fold_in(key, number), 3)
             new = self._imagine(policy, models, objective, starts, fresh)
             imagined = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), imagined, new)
 
-            def update(carry: tuple[Policy, Any], key: Array) -> tuple[tuple[Policy, Any], Metrics]:
-                pick, step = jax.random.split(key)
-                batch = batch_from(imagined, number, pick)
-                policy, state, metrics = self.learner.update(*carry, batch, objective, step)
+            def update(carry: tuple[Policy, Any], one: tuple[Experience, Array]) -> tuple[tuple[Policy, Any], Metrics]:
+                batches, key = one
+                policy, state, metrics = self.learner.update(*carry, batches, objective, key)
                 return (policy, state), metrics
 
-            (policy, state), metrics = jax.lax.scan(update, (policy, state), jax.random.split(learn, settings.updates))
+            data = batches_from(imagined, number, pick), jax.random.split(learn, settings.updates)
+            (policy, state), metrics = jax.lax.scan(update, (policy, state), data)
             metrics = jax.tree.map(jnp.mean, metrics)
             metrics |= {"imagined_return": jnp.mean(new.reward), "imagined_ends": jnp.mean(new.discount == 0)}
             return (policy, state, imagined), metrics

@@ -13,7 +13,7 @@ from cdpo.dynamics.networks import MLP, rescale_inputs
 from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError, check_choices
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.policy import Gaussian, Policy, kl_divergence, squashed
+from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence, squashed
 from cdpo.told import Told
 
 _WATCHED = 128  # states of the trust region in a gradient step
@@ -27,6 +27,8 @@ class SACSettings(Told):
     """Hidden layers of policy and critics."""
     critic: Literal["per-model", "pooled"] = "per-model"
     """A critic for each sampled model, whose mean is the objective; or one on the data of all models."""
+    critic_steps: int = 1
+    """Gradient steps of the critics in an update, each on a batch of its own, before one of the policy."""
     layer_norm: bool = False
     """Normalise the hidden layers of the critics."""
     learning_rate: float = 1e-3
@@ -38,13 +40,15 @@ class SACSettings(Told):
     deviation: float = 0.2
     """Standard deviation of actions, before squashing, that the entropy's weight holds on (geometric) average."""
     polyak: float = 0.02
-    """Share by which target critics approach the critics at each step."""
+    """Share by which target critics approach the critics in an update."""
     multiplier_rate: float = 0.1
-    """Of the logarithm of the trust region's multiplier, per step and excess."""
+    """Of the logarithm of the trust region's multiplier, per update and excess."""
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
         check_choices(self)
+        if self.critic_steps < 1:
+            raise UserError(f"sac.critic_steps must be at least 1, not {self.critic_steps}")
         for name in ("learning_rate", "temperature_rate", "temperature", "deviation", "multiplier_rate"):
             if not getattr(self, name) > 0:
                 raise UserError(f"sac.{name} must be above 0, not {getattr(self, name):g}")
@@ -67,9 +71,14 @@ class SACState(NamedTuple):
 
 
 class SAC(NamedTuple):
-    """A learner: `begin` once, then `update` on batches [M, B] of the models' transitions."""
+    """A learner: `begin` once, then `update` on batches of the models' transitions."""
 
     settings: SACSettings
+
+    @property
+    def batches(self) -> int:
+        """That an update takes."""
+        return self.settings.critic_steps
 
     @property
     def _network(self) -> optax.GradientTransformation:
@@ -109,26 +118,41 @@ class SAC(NamedTuple):
 
         return state._replace(critics=same(state.critics), targets=same(state.targets), scale=scale)
 
+    def fresh(self, policy: Policy, state: SACState) -> SACState:
+        """At the beginning of another problem, whose gradients may be of quite another size for the policy."""
+        return state._replace(policy_optimiser=self._network.init(eqx.filter(policy.net, eqx.is_array)))
+
     def update(
-        self, policy: Policy, state: SACState, batch: Experience, objective: Objective, key: Array
+        self, policy: Policy, state: SACState, batches: Experience, objective: Objective, key: Array
     ) -> tuple[Policy, SACState, Metrics]:
-        """One gradient step of critics, policy, temperature and multiplier."""
+        """Gradient steps of the critics on batches [K, M, B], then one of policy, temperature and multiplier."""
         if self.settings.critic == "pooled":
-            batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
+            batches = jax.tree.map(lambda x: x.reshape(x.shape[0], 1, -1, *x.shape[3:]), batches)
         first, second, third = jax.random.split(key, 3)
         temperature = jnp.exp(state.log_temperature)
-        rewards = reward_range(state.rewards, batch)
+        rewards = reward_range(state.rewards, batches)
         bounds = rewards / (1 - objective.discount) / state.scale
-        batch = batch._replace(reward=batch.reward / state.scale)
-        target = bellman_target(policy, state.targets, batch, temperature, bounds, first)
+        batches = batches._replace(reward=batches.reward / state.scale)
+        # Neither policy nor target critics move during the critics' steps: one evaluation serves them all.
+        target = bellman_target(policy, state.targets, batches, temperature, bounds, first)
+        seen = critic_inputs(policy, batches.observation, batches.action)
 
-        def critic_loss(critics: MLP) -> tuple[Array, Array]:
-            value = values(critics, policy, batch.observation, batch.action)
-            return jnp.sum(jnp.mean((value - target[:, None]) ** 2, axis=(0, 2))), jnp.mean(value)
+        def critic_step(carry: tuple[MLP, Any], data: tuple[Array, Array]) -> tuple[tuple[MLP, Any], Any]:
+            critics, optimiser = carry
+            seen, target = data
 
-        (loss, value), gradient = eqx.filter_value_and_grad(critic_loss, has_aux=True)(state.critics)
-        change, critic_optimiser = self._network.update(gradient, state.critic_optimiser)
-        critics = eqx.apply_updates(state.critics, change)
+            def loss(critics: MLP) -> tuple[Array, Array]:
+                value = critics(seen[:, None])[..., 0]
+                return jnp.sum(jnp.mean((value - target[:, None]) ** 2, axis=(0, 2))), jnp.mean(value)
+
+            metrics, gradient = eqx.filter_value_and_grad(loss, has_aux=True)(critics)
+            change, optimiser = self._network.update(gradient, optimiser)
+            return (eqx.apply_updates(critics, change), optimiser), metrics
+
+        (critics, critic_optimiser), (loss, value) = jax.lax.scan(
+            critic_step, (state.critics, state.critic_optimiser), (seen, target), unroll=True
+        )
+        batch = jax.tree.map(lambda leaf: leaf[-1], batches)
 
         trust = objective.trust
         watched, chosen = trust.some_watched(third, _WATCHED)
@@ -143,9 +167,11 @@ class SAC(NamedTuple):
             there = Gaussian(*(part[rows:] for part in everywhere))
             action, density = squashed(here, second)
             gain = jnp.min(values(critics, acting, batch.observation, action), axis=1)
-            spent = jnp.mean(kl_divergence(there, chosen))
+            spent = jnp.mean(counted(kl_divergence(there, chosen)))
             # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
-            return jnp.mean(temperature * density - gain) + multiplier * spent, (jnp.mean(here.log_deviation), spent)
+            loss = jnp.mean(temperature * density - gain)
+            # Of the same size whatever the multiplier is.
+            return (loss + multiplier * spent) / (1 + multiplier), (jnp.mean(here.log_deviation), spent)
 
         (_, (noise, spent)), gradient = eqx.filter_value_and_grad(policy_loss, has_aux=True)(policy.net)
         change, policy_optimiser = self._network.update(gradient, state.policy_optimiser)
@@ -166,14 +192,14 @@ class SAC(NamedTuple):
             state.scale,
             rewards,
             log_temperature,
-            jnp.clip(state.log_multiplier + step, -7.0, 14.0),
+            jnp.clip(state.log_multiplier + step, -7.0, 7.0),
             critic_optimiser,
             policy_optimiser,
             temperature_optimiser,
         )
         metrics = {
-            "critic_loss": loss,
-            "value": value * state.scale,
+            "critic_loss": jnp.mean(loss),
+            "value": jnp.mean(value) * state.scale,
             "log_deviation": noise,
             "temperature": temperature,
             "multiplier": multiplier,
@@ -181,27 +207,38 @@ class SAC(NamedTuple):
         return policy, state, metrics
 
 
+def critic_inputs(policy: Policy, observation: Array, action: Array) -> Array:
+    """What critics see."""
+    return jnp.concatenate([policy.inputs(policy.task.features(observation)), action], axis=-1)
+
+
 def values(critics: MLP, policy: Policy, observation: Array, action: Array) -> Array:
-    """Q of both twins of each model on its own batch, [M, 2, B]."""
-    seen = jnp.concatenate([policy.inputs(policy.task.features(observation)), action], axis=-1)
-    return critics(seen[:, None])[..., 0]
+    """Q of both twins of each model on its own batch, [M, B] -> [M, 2, B]."""
+    return critics(critic_inputs(policy, observation, action)[:, None])[..., 0]
 
 
-def reward_range(known: Array, batch: Experience) -> Array:
-    """`known` [2], widened by the mean rewards per step of a batch."""
-    mean = batch.reward / batch.steps
+def reward_range(known: Array, batches: Experience) -> Array:
+    """`known` [2], widened by the mean rewards per step of batches."""
+    mean = batches.reward / batches.steps
     return jnp.stack([jnp.minimum(known[0], jnp.min(mean)), jnp.maximum(known[1], jnp.max(mean))])
 
 
 def bellman_target(
-    policy: Policy, targets: MLP, batch: Experience, temperature: Array, bounds: Array, key: Array
+    policy: Policy, targets: MLP, batches: Experience, temperature: Array, bounds: Array, key: Array
 ) -> Array:
-    """r + discount * (min Q - temperature * log pi) of the next state, [M, B]; nothing follows a termination.
+    """r + discount * (min Q - temperature * log pi) of the next state, [K, M, B]; nothing follows a termination.
 
     Q is kept within `bounds` [2], what rewards can add up to: beyond lies only the divergence of bootstrapping. The
     entropy still to come is clipped with it; that of the next step is not.
     """
-    action, density = policy.sample(batch.next, key)
-    following = jnp.min(values(targets, policy, batch.next, action), axis=1)
+    action, density = policy.sample(batches.next, key)
+    by_model = jax.tree.map(_by_model, (batches.next, action))
+    following = jnp.min(values(targets, policy, *by_model), axis=1)
+    following = jnp.moveaxis(following.reshape(density.shape[1], density.shape[0], -1), 1, 0)
     following = jnp.clip(following, bounds[0], bounds[1]) - temperature * density
-    return batch.reward + batch.discount * following
+    return batches.reward + batches.discount * following
+
+
+def _by_model(batches: Array) -> Array:
+    """[K, M, B, ...] -> [M, K * B, ...]."""
+    return jnp.moveaxis(batches, 0, 1).reshape(batches.shape[1], -1, *batches.shape[3:])

@@ -4,7 +4,7 @@ episode 0       uniform actions
 episode t       learn from all episodes before (cdpo.agents), then act by pi_t, and evaluate it
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from jax import Array
 from threadpoolctl import ThreadpoolController
 
 from cdpo.agents import Agent, Kit, Mind
-from cdpo.dynamics.replay import FIRST_CAPACITY, Replay
+from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy
@@ -27,6 +27,10 @@ from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_la
 from cdpo.training.settings import Settings
 
 Record = dict[str, Any]
+
+# The buffer doubles whenever it is full, and then programs are compiled anew: at first it has room for many episodes.
+_FIRST_EPISODES = 128
+_FIRST_ROWS = 1 << 17  # at most, however long they are
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,13 @@ class Chunk(NamedTuple):
 
 
 class Lived(NamedTuple):
-    """One episode of one chunk: the records of its seeds, and the rows to keep, None where a seed has stopped."""
+    """One episode of a trainer: the records of its seeds, and the rows to keep, None where a seed has stopped."""
 
     records: list[Record]
     rows: list[np.ndarray | None]
+
+
+_Lane = tuple[Record, np.ndarray] | None  # of one seed; None where it has stopped
 
 
 class Trainer:
@@ -75,7 +82,8 @@ class Trainer:
         # An environment that all seeds share can live through one episode at a time.
         self._each = one_by_one if task.shared else on_threads
         self._blas = ThreadpoolController()
-        _check_alike(each)
+        if len({program_of(settings) for settings in each}) > 1:
+            raise UserError("seeds side by side may differ in numbers, not in shapes or words")
         self.chunks = self._each(self._begin, chunks_of(list(zip(seeds, each, strict=True))))
 
     @property
@@ -93,22 +101,7 @@ class Trainer:
 
         It is all or nothing: interrupted, the trainer is as it was before.
         """
-        evaluate = last or self.episode % self.settings.loop.evaluate == 0
-
-        def advance(chunk: Chunk) -> tuple[Chunk, Lived]:
-            # Products of fewer bits, the default of some accelerators, are known to hurt. The setting is per thread.
-            with jax.default_matmul_precision("float32"):
-                return self._advance(chunk, evaluate)
-
-        # Policies act on threads, one row at a time: products on several threads each would only get in their way.
-        with self._blas.limit(limits=1, user_api="blas"):
-            results = self._each(advance, self.chunks)
-        self.chunks = [chunk for chunk, _ in results]
-        self.episode += 1
-        return Lived(
-            [record for _, lived in results for record in lived.records],
-            [rows for _, lived in results for rows in lived.rows],
-        )
+        return advance_together([self], last=last)[0]
 
     def policy(self, index: int) -> HostPolicy:
         """The acting policy of the seed at `index`, on the host."""
@@ -159,7 +152,7 @@ class Trainer:
 
     def _capacity(self, size: int) -> int:
         """Room for one more episode. It follows from the size alone: a resumed run has the arrays it had before."""
-        capacity = FIRST_CAPACITY
+        capacity = min(1 << (_FIRST_EPISODES * self.task.horizon - 1).bit_length(), _FIRST_ROWS)
         while size + self.task.horizon > capacity:
             capacity *= 2
         return capacity
@@ -185,10 +178,10 @@ class Trainer:
         # Numbers that came from Python are of weaker type than what programs return, and would compile them twice.
         return chunk._replace(mind=jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), chunk.mind))
 
-    def _advance(self, chunk: Chunk, evaluate: bool) -> tuple[Chunk, Lived]:
+    def _advance(self, chunk: Chunk, evaluate: bool) -> tuple[Chunk, list[_Lane]]:
         """Learn, act, remember."""
         if not _going(chunk):
-            return chunk, Lived([], [None] * len(chunk.pupils))
+            return chunk, [None] * len(chunk.pupils)
         metrics: dict[str, np.ndarray] = {}
         if self.episode > 0:
             chunk, metrics = self._learned(chunk)
@@ -206,16 +199,16 @@ class Trainer:
             metrics |= jax.device_get(
                 self._judge(chunk.agent.kit, chunk.mind.belief, replay, jnp.array(counts, jnp.int32))
             )
-        pupils, records = list(chunk.pupils), []
+        pupils = list(chunk.pupils)
+        told: list[_Lane] = [None] * len(pupils)
 
         def record(lane: int) -> tuple[Pupil, Record]:
             return self._record(pupils[lane], episodes[lane], acting[lane], evaluate, _lane(metrics, lane))
 
         for lane, (pupil, entry) in zip(lanes, self._each(record, lanes), strict=True):
             pupils[lane] = pupil
-            records.append(entry)
-        rows = [episodes[lane].rows if lane in lanes else None for lane in range(len(pupils))]
-        return chunk._replace(pupils=pupils, replay=replay), Lived(records, rows)
+            told[lane] = entry, episodes[lane].rows
+        return chunk._replace(pupils=pupils, replay=replay), told
 
     def _learned(self, chunk: Chunk) -> tuple[Chunk, dict[str, np.ndarray]]:
         """After one iteration; a seed whose numbers turned bad keeps what it had, and stops."""
@@ -253,11 +246,8 @@ class Trainer:
             padded[lane, : len(new)] = new
             counts[lane] = len(new)
         replay = self._append(replay, jnp.array(padded), jnp.array(counts))
-        missing = self._capacity(int(jnp.max(replay.size))) - capacity
-        if missing > 0:
-            more = jnp.zeros((width, missing, columns))
-            replay = eqx.tree_at(lambda r: r.rows, replay, jnp.concatenate([replay.rows, more], axis=1))
-        return replay
+        needed = self._capacity(int(jnp.max(replay.size)))
+        return _with_capacity(replay, needed) if needed > capacity else replay
 
     def _record(
         self, pupil: Pupil, episode: Episode, policy: HostPolicy | None, evaluate: bool, metrics: Record
@@ -283,13 +273,72 @@ class Trainer:
         }
 
 
-def _check_alike(settings: Sequence[Settings]) -> None:
-    """Whether one program serves them all."""
-    for part in ("rule", "ensemble", "dyna", "sac"):
-        if len({jax.tree.structure(getattr(each, part)) for each in settings}) > 1:
-            raise UserError(f"seeds side by side may differ in numbers, not in shapes or words: {part} does")
-    if len({(each.loop, each.solver) for each in settings}) > 1:
-        raise UserError("seeds side by side must agree in solver, discount and evaluation")
+def advance_together(trainers: Sequence[Trainer], *, last: bool = False) -> list[Lived]:
+    """One more episode of trainers that are equally far and run the same program: on an accelerator, in one go.
+
+    They may differ in seeds and in numbers, and each ends as if it had been alone.
+    """
+    first = trainers[0]
+    assert {(t.task, t.episode, program_of(t.settings)) for t in trainers} == {
+        (first.task, first.episode, program_of(first.settings))
+    }
+    evaluate = last or first.episode % first.settings.loop.evaluate == 0
+
+    def advance(group: list[Chunk]) -> tuple[list[Chunk], list[_Lane]]:
+        # Products of fewer bits, the default of some accelerators, are known to hurt. The setting is per thread.
+        with jax.default_matmul_precision("float32"):
+            chunk, lanes = first._advance(_merged(group), evaluate)
+        return _parted(chunk, [len(part.pupils) for part in group]), lanes
+
+    groups = chunks_of([chunk for trainer in trainers for chunk in trainer.chunks])
+    # Policies act on threads, one row at a time: products on several threads each would only get in their way.
+    with first._blas.limit(limits=1, user_api="blas"):
+        results = first._each(advance, groups)
+    chunks = iter([chunk for part, _ in results for chunk in part])
+    lanes = iter([lane for _, each in results for lane in each])
+    lived = []
+    for trainer in trainers:
+        own = [next(lanes) for _ in trainer.pupils]
+        trainer.chunks = [next(chunks) for _ in trainer.chunks]
+        trainer.episode += 1
+        lived.append(Lived([lane[0] for lane in own if lane], [lane[1] if lane else None for lane in own]))
+    return lived
+
+
+def program_of(settings: Settings) -> Hashable:
+    """Equal for settings that differ only in numbers that are values of one compiled program."""
+    shapes = tuple(jax.tree.structure(part) for part in (settings.rule, settings.ensemble, settings.dyna, settings.sac))
+    return *shapes, settings.loop, settings.solver
+
+
+def _merged(chunks: Sequence[Chunk]) -> Chunk:
+    """One chunk of all seeds."""
+    if len(chunks) == 1:
+        return chunks[0]
+    roomiest = max(chunk.replay.capacity for chunk in chunks)
+    chunks = [chunk._replace(replay=_with_capacity(chunk.replay, roomiest)) for chunk in chunks]
+    arrays = join([chunk._replace(pupils=[]) for chunk in chunks])
+    return arrays._replace(pupils=[pupil for chunk in chunks for pupil in chunk.pupils])
+
+
+def _parted(chunk: Chunk, widths: Sequence[int]) -> list[Chunk]:
+    """The opposite."""
+    if len(widths) == 1:
+        return [chunk]
+    parts, start = [], 0
+    for width in widths:
+        here = slice(start, start + width)
+        arrays = jax.tree.map(lambda leaf, here=here: leaf[here], chunk._replace(pupils=[]))
+        parts.append(arrays._replace(pupils=chunk.pupils[here]))
+        start = here.stop
+    return parts
+
+
+def _with_capacity(replay: Replay, capacity: int) -> Replay:
+    """The same rows of all lanes, in at least as much room."""
+    width, rows, columns = replay.rows.shape
+    more = jnp.zeros((width, capacity - rows, columns))
+    return eqx.tree_at(lambda r: r.rows, replay, jnp.concatenate([replay.rows, more], axis=1))
 
 
 def _going(chunk: Chunk) -> list[int]:

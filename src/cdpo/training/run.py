@@ -13,7 +13,7 @@ resumed run cuts every log back to those counts, so that nothing is lost, double
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from cdpo.errors import UserError
 from cdpo.runs import RunFolder, hardware, versions
 from cdpo.training.events import EventWriter
 from cdpo.training.log import Log, cut_file
-from cdpo.training.loop import Lived, Record, Trainer
+from cdpo.training.loop import Lived, Record, Trainer, advance_together
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 PATIENCE = 30.0  # seconds of work that may be lost
@@ -173,15 +173,26 @@ def train(
     kept: Journal, episodes: int, report: Callable[[list[Record]], None] = lambda records: None
 ) -> dict[str, Any]:
     """Train until there were episodes 0 to `episodes`, and write the summary."""
-    trainer = kept.trainer
-    while trainer.episode <= episodes and trainer.going:
-        lived = trainer.advance(last=trainer.episode == episodes)
-        kept.write(lived)
-        report(lived.records)
-    kept.commit()
-    summary = summarise(kept.folder, trainer, kept.wall)
-    kept.folder.write_summary(summary)
-    return summary
+    return train_together([kept], episodes, report)[0]
+
+
+def train_together(
+    runs: Sequence[Journal], episodes: int, report: Callable[[list[Record]], None]
+) -> list[dict[str, Any]]:
+    """Train runs of one program side by side; those that are behind, after an interruption, catch up first."""
+    while going := [run for run in runs if run.trainer.episode <= episodes and run.trainer.going]:
+        now = min(run.trainer.episode for run in going)
+        level = [run for run in going if run.trainer.episode == now]
+        lived = advance_together([run.trainer for run in level], last=now == episodes)
+        for run, each in zip(level, lived, strict=True):
+            run.write(each)
+        report([record for each in lived for record in each.records])
+    summaries = []
+    for run in runs:
+        run.commit()
+        summaries.append(summarise(run.folder, run.trainer, run.wall))
+        run.folder.write_summary(summaries[-1])
+    return summaries
 
 
 def summarise(folder: RunFolder, trainer: Trainer, wall: float) -> dict[str, Any]:

@@ -115,9 +115,15 @@ _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup-0.2": _SPARSE,
     "half-cheetah": {
         "loop": {"evaluate": 5},
-        "ensemble": {"hidden": (200,) * 4, "steps": 1000, "batch": 256},
-        "dyna": {"rounds": 20, "updates": 200, "particles": 512, "horizon": 5, "batch": 64, "initial": 0.05},
-        "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "layer_norm": True, "polyak": 0.005},
+        "ensemble": {"hidden": (200,) * 4, "steps": 2000, "patience": 6},
+        "dyna": {"rounds": 20, "updates": 125, "particles": 512, "horizon": 5, "batch": 64, "initial": 0.05},
+        "sac": {
+            "hidden": (256, 256),
+            "critic_steps": 4,
+            "layer_norm": True,
+            "learning_rate": 3e-4,
+            "deviation": 0.4,
+        },
     },
 }
 
