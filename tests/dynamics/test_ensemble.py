@@ -285,6 +285,23 @@ def test_a_first_fit_learns_as_well_in_any_units_of_the_state(task):
     np.testing.assert_allclose(losses[1:], losses[:1] * 2, atol=0.02)
 
 
+def test_what_begins_to_move_after_it_lay_still_is_no_explosion(task):
+    def trembles(s, a):
+        return 1e-6 * a  # the noise of a simulator
+
+    still = np.full((ROWS, 1), 0.5)
+    _, _, after, _ = fitted(task, replay_of(still, np.linspace(-1, 1, ROWS)[:, None], still))
+    assert after.targets.still.all()
+    replay = some_replay(trembles)
+    again, _, metrics = fitting(task, SMALL)(
+        after, SMALL.optimiser.init(after.net), replay, split_of(replay, SMALL, KEY), KEY
+    )
+    assert 4e-4 < float(again.targets.deviation[0]) < 8e-4  # a thousandth of how the states vary
+    assert float(metrics["model_held_out_loss"]) < 0.01
+    s = a = jnp.array([[-0.5], [0.5]])
+    np.testing.assert_allclose(again.targets.undo(again.net(again.encode(task, s, a))), 0, atol=1e-3)
+
+
 def test_a_fit_of_pure_noise_stops_early_and_no_member_gets_worse_on_held_out_rows(task):
     noise = np.random.default_rng(1).normal(size=(ROWS, 1))
     replay = some_replay(lambda s, a: noise)

@@ -94,6 +94,17 @@ def test_rescaled_outputs_leave_raw_outputs_as_they_were(seed):
     np.testing.assert_array_equal(after[..., 3:], before[..., 3:])
 
 
+def test_outputs_of_a_part_that_begins_to_vary_are_what_it_was_until_then():
+    rng = np.random.default_rng(0)
+    net = random_net(rng, (3, 4, 2), (2,))
+    old = Normaliser(jnp.array([0.5, 0.0]), jnp.array([1.0, 2.0]))  # the first part did not vary
+    new = Normaliser(jnp.array([0.5, 0.0]), jnp.array([1e-5, 2.0]))
+    x = rng.normal(size=(6, 3)).astype(np.float32)
+    before, after = evaluate(net, x), evaluate(rescale_outputs(net, old, new), x)
+    np.testing.assert_array_equal(new.undo(after)[..., 0], 0.5)
+    np.testing.assert_array_equal(after[..., 1], before[..., 1])
+
+
 def test_a_normaliser_sees_valid_rows_only_and_can_be_undone():
     rng = np.random.default_rng(0)
     values = rng.normal(5, 3, size=(40, 2)).astype(np.float32)
@@ -102,6 +113,13 @@ def test_a_normaliser_sees_valid_rows_only_and_can_be_undone():
     np.testing.assert_allclose(of.mean, values[:25].mean(0), rtol=1e-5)
     np.testing.assert_allclose(of.deviation, values[:25].std(0), rtol=1e-5)
     np.testing.assert_allclose(of.undo(of(values)), values, rtol=1e-5, atol=1e-5)
+
+
+def test_a_normaliser_divides_by_no_less_than_it_is_told():
+    values = jnp.stack([jnp.linspace(-1e-4, 1e-4, 20), jnp.linspace(-3, 3, 20), jnp.zeros(20)], axis=-1)
+    of = Normaliser.of(values, jnp.ones(20, bool), jnp.array([0.01, 0.01, 0.0]))
+    np.testing.assert_allclose(of.deviation, [0.01, np.std(values[:, 1]), 1.0], rtol=1e-5)
+    np.testing.assert_array_equal(of.still, [False, False, True])
 
 
 @pytest.mark.parametrize("valid", [0, 1, 30])

@@ -21,7 +21,8 @@ from cdpo.tabular.planning import Known, Model, policy_iteration, uniform_policy
 from cdpo.tabular.study import Cell
 
 MADE = [name for name, figure in FIGURES.items() if figure.cells is not None]
-SIMULATED = [name for name in MADE if name != "exploration"]  # which has tests of its own
+TRAINED = ("exploration", "tuning", "settings")  # which have tests of their own
+SIMULATED = [name for name in MADE if name not in TRAINED]
 POSTERIOR = ["posterior", "posterior-evolution"]
 CURVES = ["regret", "cumulative-regret"]
 DOTS = {

@@ -19,6 +19,9 @@ _CHECKED = 512  # held-out rows at which the fit is judged
 _FEWEST_HELD_OUT = 8  # with fewer, the training rows judge
 _AVERAGED = 0.98  # of the average of the iterates, kept at each step
 _WORTHWHILE = 0.99  # a held-out loss must fall below this share of the best to count as progress
+# Of a state's deviation: smaller changes in a step are no changes. An object that lies still trembles by 1e-7 in a
+# simulator; if that were the unit, the first push would be a million of them.
+_FELT = 1e-3
 _LOG_VARIANCE = (-12.0, 2.0)
 # P(X <= k) of a Poisson variable of mean 1; beyond 6 lies 1e-5 of it
 _POISSON = (0.36788, 0.73576, 0.91970, 0.98101, 0.99634, 0.99941)
@@ -245,9 +248,12 @@ def fit(
     if task.broad is None:
         inputs = Normaliser.of(task.features(everything.observation), replay.valid)
     raw = everything.next - everything.observation
+    states = Normaliser.of(everything.observation, replay.valid)
+    least = jnp.where(states.still, 0.0, _FELT * states.deviation)
     if ensemble.learns_reward:
         raw = jnp.concatenate([raw, everything.reward[:, None]], axis=-1)
-    targets = Normaliser.of(raw, replay.valid)
+        least = jnp.concatenate([least, jnp.zeros(1)])
+    targets = Normaliser.of(raw, replay.valid, least)
     old = chosen(ensemble.fits == 0, (inputs, targets), (ensemble.inputs, ensemble.targets))
     ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, old).renormalised(inputs, targets)
 

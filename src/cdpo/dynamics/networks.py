@@ -73,8 +73,8 @@ class Normaliser(eqx.Module):
         return cls(jnp.zeros(size), jnp.ones(size))
 
     @classmethod
-    def of(cls, values: Array, valid: Array) -> Self:
-        """From the rows of `values` [N, n] where `valid` [N].
+    def of(cls, values: Array, valid: Array, least: Array | float = 0.0) -> Self:
+        """From the rows of `values` [N, n] where `valid` [N], with deviations of at `least` so much.
 
         A part that does not vary keeps its scale: dividing by nothing would turn the first change into an explosion.
         """
@@ -83,8 +83,13 @@ class Normaliser(eqx.Module):
         apart = jnp.where(valid[:, None], values - first, 0.0)
         mean = jnp.sum(apart, axis=0) / count
         square = jnp.sum(jnp.where(valid[:, None], (apart - mean) ** 2, 0.0), axis=0) / count
-        deviation = jnp.sqrt(square)
+        deviation = jnp.maximum(jnp.sqrt(square), least)
         return cls(first + mean, jnp.where(deviation > 1e-6, deviation, 1.0))
+
+    @property
+    def still(self) -> Array:
+        """Which parts did not vary, [n]."""
+        return self.deviation == 1.0
 
     def __call__(self, values: Array) -> Array:
         """To z-scores."""
@@ -111,9 +116,13 @@ def rescale_inputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:
 
 
 def rescale_outputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:
-    """The same raw output after the normaliser of the first outputs changed."""
+    """The same raw output after the normaliser of the first outputs changed.
+
+    Of a part that had not varied so far a network knows that it does not change. The little that it says beside that is
+    in raw units, and by the scale of first changes it would be thousands of deviations.
+    """
     size = old.mean.shape[-1]
-    ratio = old.deviation / new.deviation
+    ratio = jnp.where(old.still & ~new.still, 0.0, old.deviation / new.deviation)
     weight = net.weights[-1].at[..., :size].multiply(ratio)
     bias = net.biases[-1].at[..., :size].multiply(ratio).at[..., :size].add((old.mean - new.mean) / new.deviation)
     return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), net, (weight, bias))
