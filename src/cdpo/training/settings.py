@@ -109,22 +109,18 @@ _GRADIENT_STEPS = 20
 
 # What differs from the defaults of the parts, found by measurement; see the results.
 _SPARSE: dict[str, dict[str, Any]] = {"dyna": {"returns": 15}}
+_CHEETAH: dict[str, dict[str, Any]] = {
+    "loop": {"evaluate": 5},
+    "ensemble": {"hidden": (200,) * 4, "steps": 2000, "patience": 6},
+    "dyna": {"rounds": 20, "updates": 125, "particles": 512, "horizon": 5, "returns": 1, "batch": 64, "initial": 0.05},
+    "sac": {"hidden": (256, 256), "critic_steps": 4, "layer_norm": True, "learning_rate": 3e-4, "deviation": 0.4},
+}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
     "pendulum-swingup-0.1": _SPARSE,
     "pendulum-swingup-0.2": _SPARSE,
-    "half-cheetah": {
-        "loop": {"evaluate": 5},
-        "ensemble": {"hidden": (200,) * 4, "steps": 2000, "patience": 6},
-        "dyna": {"rounds": 20, "updates": 125, "particles": 512, "horizon": 5, "batch": 64, "initial": 0.05},
-        "sac": {
-            "hidden": (256, 256),
-            "critic_steps": 4,
-            "layer_norm": True,
-            "learning_rate": 3e-4,
-            "deviation": 0.4,
-        },
-    },
+    "half-cheetah": _CHEETAH,
+    "HalfCheetah-v5": _CHEETAH,
 }
 
 
@@ -134,12 +130,11 @@ def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
         raise unknown("agent", rule, RULES)
     start = Settings(rule=RULES[rule]())
     if name == "default":
-        settings = start.changed(**_TASKS.get(task.name, {}))
-        if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
-            settings = settings.changed(dyna={"broad": 0.0})
         if task.reward is None:  # episodes of unknown tasks teach less, and are to be learned from more
-            settings = settings.changed(dyna={"returns": 5, "updates": 200})
-        return settings
+            start = start.changed(dyna={"returns": 5, "updates": 200})
+        if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
+            start = start.changed(dyna={"broad": 0.0})
+        return start.changed(**_TASKS.get(task.name, {}))
     if name == "paper":
         # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
         rounds = max(1, task.horizon // _GRADIENT_STEPS)
