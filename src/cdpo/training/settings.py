@@ -115,10 +115,16 @@ _CHEETAH: dict[str, dict[str, Any]] = {
     "dyna": {"rounds": 20, "updates": 125, "particles": 512, "horizon": 5, "returns": 1, "batch": 64, "initial": 0.05},
     "sac": {"hidden": (256, 256), "critic_steps": 4, "layer_norm": True, "learning_rate": 3e-4, "deviation": 0.4},
 }
+_PUSHER: dict[str, dict[str, Any]] = {
+    "ensemble": {"hidden": (200,) * 3, "steps": 500, "patience": 4},
+    "dyna": {"updates": 50, "particles": 64, "horizon": 15, "initial": 0.25, "visited": 0.75},
+    "sac": {"hidden": (128, 128), "critic_steps": 4, "layer_norm": True, "learning_rate": 5e-4, "deviation": 0.4},
+}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
     "pendulum-swingup-0.1": _SPARSE,
     "pendulum-swingup-0.2": _SPARSE,
+    "pusher": _PUSHER,
     "half-cheetah": _CHEETAH,
     "HalfCheetah-v5": _CHEETAH,
 }
