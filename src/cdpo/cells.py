@@ -19,7 +19,7 @@ class Cell(Protocol):
 
     @classmethod
     def run_all(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> None:
-        """Run cells of this kind, and append the record of each to the folder as soon as it has finished."""
+        """Run cells of this kind, and append the record of each to the folder when it and what runs beside it ends."""
 
 
 def complete(folder: RunFolder, cells: Sequence[Cell], progress: Progress) -> Records:

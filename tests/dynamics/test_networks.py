@@ -120,6 +120,9 @@ def test_a_normaliser_divides_by_no_less_than_it_is_told():
     of = Normaliser.of(values, jnp.ones(20, bool), jnp.array([0.01, 0.01, 0.0]))
     np.testing.assert_allclose(of.deviation, [0.01, np.std(values[:, 1]), 1.0], rtol=1e-5)
     np.testing.assert_array_equal(of.still, [False, False, True])
+    signs = Normaliser.of(jnp.array([[-1.0], [1.0]]), jnp.ones(2, bool))  # of deviation one, and not still
+    np.testing.assert_allclose(signs.deviation, 1.0, rtol=1e-6)
+    assert not signs.still.any()
 
 
 @pytest.mark.parametrize("valid", [0, 1, 30])

@@ -36,12 +36,15 @@ def around(policy, bound, active=True, count=32):
 # --- the trust region
 
 
-def test_what_is_spent_is_the_mean_divergence_over_the_states(linear_task, some_policy):
+@pytest.mark.parametrize(("by", "far"), [(0.1, False), (0.3, True)])
+def test_what_is_spent_is_the_mean_divergence_over_the_states_as_it_is_counted(linear_task, some_policy, by, far):
     q = some_policy(linear_task(one))
-    pi = away(q, 0.1)
+    pi = away(q, by)
     states = jnp.linspace(-1, 1, 9)[:, None]
     (mean, log), (centre, width) = (tuple(np.asarray(part, np.float64) for part in p(states)) for p in (pi, q))
     by_hand = width - log + (np.exp(2 * log) + (mean - centre) ** 2) / (2 * np.exp(2 * width)) - 0.5
+    assert (by_hand.max() > 1.6) == far
+    by_hand = np.where(by_hand < 1.6, by_hand, 2 * np.sqrt(1.6 * by_hand) - 1.6)
     assert around(q, 0.1).spent(pi, states) == pytest.approx(by_hand.mean(), rel=1e-4)
     assert around(q, 0.1).spent(q, states) == 0
 
@@ -84,7 +87,7 @@ class Spy:
         self.looks = looks
 
     def fresh(self, policy, state):
-        return state
+        return {name: known.at[0, 0].add(-1.0) if name == "begun" else known for name, known in state.items()}
 
     def begin(self, policy, models, key):
         return {name: jnp.stack([jnp.full(models, jnp.inf), jnp.full(models, -jnp.inf)]) for name in self.looks}
@@ -120,6 +123,19 @@ def test_a_learner_sees_of_each_model_its_own_rollouts_and_nothing_that_was_not_
     expected = np.where(np.asarray(models.heads)[:, 0] == 1, 2.0, 4.0)
     np.testing.assert_allclose(seen["ratio"], np.tile(expected, (2, 1)), rtol=1e-5)
     np.testing.assert_array_equal(seen["reward"], 1)  # an empty place would show a zero
+
+
+def test_a_learner_is_told_that_a_problem_begins_before_its_first_update(
+    linear_task, linear_belief, some_policy, starts_at
+):
+    task = linear_task(one)
+    models = reference_model(linear_belief(task, np.zeros((2, 2, 1))), 2)
+    dyna = Dyna(TINY, Spy(begun=lambda b: jnp.ones_like(b.reward)))
+    policy = some_policy(task)
+    state = {"begun": jnp.array([[0.5, 5.0], [5.0, 5.0]])}
+    objective = Objective(0.9, Trust.off(policy, 4))
+    run = jax.jit(lambda key: dyna(policy, models, objective, starts=starts_at([[1.0]]), state=state, key=key)[1])
+    np.testing.assert_array_equal(run(KEY)["begun"], [[-0.5, 1.0], [5.0, 5.0]])  # less one, once; then ones are seen
 
 
 def test_real_transitions_are_shown_where_asked_for_as_single_steps_without_a_choice_of_optimism(

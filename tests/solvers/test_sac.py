@@ -8,6 +8,7 @@ from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.policy import counted, kl_divergence
 from cdpo.solvers.sac import SAC, SACSettings, bellman_target, reward_range, values
 
 KEY = jax.random.key(0)
@@ -168,6 +169,13 @@ def test_several_steps_of_the_critics_share_their_targets_and_the_policy_makes_o
     target = bellman_target(
         policy, begun.targets, batches, jnp.exp(begun.log_temperature), rewards / (1 - DISCOUNT), first
     )
+    action, density = (np.asarray(part) for part in policy.sample(batches.next, first))
+    for number in range(3):  # each batch with its own
+        value = critics_say(begun.targets, policy, batches.next[number], action[number]).min(axis=1)
+        soft = np.clip(value, *(rewards / (1 - DISCOUNT))) - np.exp(begun.log_temperature) * density[number]
+        np.testing.assert_allclose(
+            target[number], batches.reward[number] + batches.discount[number] * soft, rtol=1e-4, atol=1e-4
+        )
     by_hand, optimiser = begun.critics, single._network.init(eqx.filter(begun.critics, eqx.is_array))
     for number in range(3):
         batch = jax.tree.map(lambda x, number=number: x[number], batches)
@@ -221,6 +229,21 @@ def test_the_policys_gradient_has_the_multipliers_share_of_the_divergence_when_t
         gradient(trust),
         divergence,
     )
+
+
+def test_far_from_the_centre_the_divergence_pulls_as_it_is_counted(policy, state, update, trust):
+    far = eqx.tree_at(lambda t: t.chosen.mean, trust, trust.chosen.mean + 30.0)
+    state = state._replace(log_multiplier=jnp.asarray(7.0))
+    moment = update(policy, state, some_batch(), active(far, 0.1), KEY)[1].policy_optimiser[0].mu
+
+    def pull(net, count):
+        return jnp.mean(count(kl_divergence(eqx.tree_at(lambda p: p.net, policy, net)(far.watched), far.chosen)))
+
+    assert pull(policy.net, lambda kl: kl) > 50
+    # With such a multiplier there is nothing else; a moment is a tenth of the gradient.
+    for count, equal in ((counted, True), (lambda kl: kl, False)):
+        gradient = jax.grad(pull)(policy.net, count).biases[-1]
+        assert np.allclose(10 * moment.biases[-1], gradient, rtol=0.02) == equal
 
 
 def test_a_trust_region_that_is_off_changes_nothing(policy, state, update, trust):

@@ -185,6 +185,20 @@ def test_trainers_that_advance_together_are_one_program_and_part_again(drift, ti
     )
 
 
+def test_interrupted_at_its_end_an_episode_is_not_taken_for_the_one_before(drift, tiny, monkeypatch):
+    class Fragile(Trainer):
+        def __setattr__(self, name, value):
+            if name == "chunks" and getattr(self, "episode", 0):
+                raise KeyboardInterrupt
+            super().__setattr__(name, value)
+
+    trainer = Fragile(drift, settings(drift, tiny), [0])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.advance()
+    assert trainer.episode == 1  # of which no journal has heard: it keeps nothing of this
+    assert trainer.pupils[0].steps == 0
+
+
 def test_a_mapped_seed_whose_numbers_turn_bad_stops_alone(drift, tiny, together):
     whole, broken = (Trainer(drift, settings(drift, tiny), [0, 1]) for _ in range(2))
     expected = told(whole, 3)

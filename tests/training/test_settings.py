@@ -67,3 +67,12 @@ def test_unknown_names_are_refused_with_the_nearest():
 def test_without_a_known_range_no_rollout_begins_beyond_what_was_seen():
     assert preset("default", find_task("Pendulum-v1")).dyna.broad == 0
     assert preset("default", TASKS["pendulum-swingup"]).dyna.broad > 0
+
+
+def test_what_is_known_of_a_task_comes_before_what_is_usual_for_unknown_rewards():
+    ours, theirs, unknown = (
+        preset("default", find_task(name)) for name in ("half-cheetah", "HalfCheetah-v5", "Swimmer-v5")
+    )
+    assert theirs == ours
+    assert (ours.dyna.returns, unknown.dyna.returns) == (1, 5)
+    assert unknown.dyna.broad == ours.dyna.broad == 0

@@ -25,7 +25,7 @@ class CDPO(Rule):
     name: ClassVar[str] = "cdpo"
 
     kl: float = 0.1
-    """Bound of the trust region, E KL(pi || q)."""
+    """Bound of the trust region, E KL(pi || q); where a state's KL is large, less of it counts."""
     schedule: Literal["constant", "sqrt", "linear", "none"] = "constant"
     """The bound at iteration t: kl, kl / sqrt(t), kl / t, or none at all."""
     reference: Literal["least-squares", "mean", "average"] = "least-squares"

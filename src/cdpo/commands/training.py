@@ -113,9 +113,10 @@ def resume_training(folder: RunFolder, more: int) -> int | None:
         raise UserError(f"{where} has no seeds or episodes in its config.json; start the run again elsewhere")
     if more < 0 or episodes + more > _MOST:
         raise UserError(f"--episodes must be between 0 and {_MOST - episodes}, not {more}")
-    if more and "part_of" in config:
+    finished = (folder.path / "summary.json").exists()
+    if "part_of" in config and (more or finished):
         raise UserError(f"{where} belongs to {config['part_of']!r}, which says how long it is; for more: cdpo train")
-    if (folder.path / "summary.json").exists() and not more:
+    if finished and not more:
         raise UserError(f"{where} has finished; to go on: cdpo resume {shlex.quote(str(folder.path))} --episodes MORE")
     if more:
         # Kept before anything is run: interrupted again, the run knows how far it was to go.

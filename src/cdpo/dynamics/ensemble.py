@@ -142,7 +142,10 @@ class Ensemble(eqx.Module):
         return self.targets(raw)
 
     def renormalised(self, inputs: Normaliser, targets: Normaliser) -> Self:
-        """The same functions with other normalisers; predicted noise only as far as it is well inside its bounds."""
+        """The same functions with other normalisers, except that what begins to vary is said to lie still.
+
+        Predicted noise is the same only as far as it is well inside its bounds.
+        """
         net = rescale_outputs(rescale_inputs(self.net, self.inputs, inputs), self.targets, targets)
         if self.gaussian:
             size = targets.mean.shape[-1]

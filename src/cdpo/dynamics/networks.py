@@ -84,6 +84,7 @@ class Normaliser(eqx.Module):
         mean = jnp.sum(apart, axis=0) / count
         square = jnp.sum(jnp.where(valid[:, None], (apart - mean) ** 2, 0.0), axis=0) / count
         deviation = jnp.maximum(jnp.sqrt(square), least)
+        deviation = jnp.where(deviation == 1.0, jnp.nextafter(deviation, 2.0), deviation)  # one is for what is still
         return cls(first + mean, jnp.where(deviation > 1e-6, deviation, 1.0))
 
     @property
@@ -116,7 +117,7 @@ def rescale_inputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:
 
 
 def rescale_outputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:
-    """The same raw output after the normaliser of the first outputs changed.
+    """The same raw output after the normaliser of the first outputs changed; none for parts that begin to vary.
 
     Of a part that had not varied so far a network knows that it does not change. The little that it says beside that is
     in raw units, and by the scale of first changes it would be thousands of deviations.

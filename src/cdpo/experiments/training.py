@@ -74,25 +74,25 @@ class TrainingCell:
         """Train cells that share a program, each in a folder of its own, or go on with what is there; the records."""
         names, episodes = [cell.label or cell.settings.rule.name for cell in cells], cells[0].episodes
         with ExitStack() as stack:
-            runs = [stack.enter_context(cell._journal(task, folder)) for cell in cells]
+            lanes = sum(cell.seeds for cell in cells)
+            runs = [stack.enter_context(cell._journal(task, folder, lanes)) for cell in cells]
             bar = progress(f"{task.name}, {', '.join(names)}", episodes + 1)
             bar.advance(min(run.trainer.episode for run in runs))
             summaries = train_together(runs, episodes, lambda records: bar.advance(note=returns_note(records)))
             bar.done()
-        lanes = sum(cell.seeds for cell in cells)
-        return [cell._record(run.folder, each, lanes) for cell, run, each in zip(cells, runs, summaries, strict=True)]
+        return [cell._record(run.folder, each) for cell, run, each in zip(cells, runs, summaries, strict=True)]
 
-    def _journal(self, task: Task, home: RunFolder) -> AbstractContextManager[Journal]:
-        """The cell's own run, in a folder of the reproduction."""
+    def _journal(self, task: Task, home: RunFolder, lanes: int) -> AbstractContextManager[Journal]:
+        """The cell's own run, in a folder of the reproduction; it begins beside others, `lanes` seeds in all."""
         path, seeds = home.path / "cells" / self.name, seed_numbers(self.seeds, self.seed)
         if path.exists():
             folder = RunFolder.open(path)
         else:
             config = run_config(task, self.task, self.settings, "default", seeds, self.episodes)
-            folder = RunFolder.create(path, {**config, "part_of": home.config.get("command")})
+            folder = RunFolder.create(path, {**config, "part_of": home.config.get("command"), "lanes": lanes})
         return journal(folder, Trainer(task, self.settings, seeds))
 
-    def _record(self, folder: RunFolder, summary: dict[str, Any], lanes: int) -> Record:
+    def _record(self, folder: RunFolder, summary: dict[str, Any]) -> Record:
         """What the cell leaves behind, in plain types; `final`, `curves` and `ledger` have an entry for each seed.
 
         `wall_s` is the time of all `lanes` that ran side by side, those of other cells included.
@@ -106,7 +106,7 @@ class TrainingCell:
             "ledger": ledger(run),
             "stopped": summary["stopped"],
             "wall_s": summary["wall_s"],
-            "lanes": lanes,
+            "lanes": folder.config["lanes"],
             "hardware": summary["hardware"],
         }
 

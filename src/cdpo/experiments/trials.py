@@ -35,7 +35,7 @@ TRIALS: dict[str, dict[str, Changes]] = {
 }
 TUNING: dict[Scale, Budget] = {"smoke": Budget(2, 2), "quick": Budget(8, 2), "paper": Budget(20, 3)}
 
-# One change at a time to the settings of a task; what is said by a number is relative to them.
+# One change at a time to the settings of a task: halves and doubles are of these.
 VARIANTS: dict[str, Callable[[Settings], Changes]] = {
     "default": lambda s: {},
     "rollouts from initial states": lambda s: {"dyna": {"initial": 1.0, "visited": 0.0, "broad": 0.0}},

@@ -15,7 +15,7 @@ Metrics = dict[str, Array]
 
 
 class Trust(eqx.Module):
-    """Policies pi with E_{s ~ nu_q} KL(pi || q) <= bound, where states of nu_q are given.
+    """Policies pi with E_{s ~ nu_q} KL(pi || q) <= bound, where states of nu_q are given, the KL of each as `counted`.
 
     A network learns to be near q where it is watched. So the states on which the multiplier watches it, and those on
     which the end of an update is checked, come from different rollouts.
@@ -42,7 +42,7 @@ class Trust(eqx.Module):
         return cls.around(policy, blank, blank, jnp.ones(()), active=False)
 
     def spent(self, policy: Policy, states: Array) -> Array:
-        """E KL(policy || q) over states [S, d]."""
+        """E KL(policy || q) over states [S, d], as `counted`."""
         return jnp.mean(counted(kl_divergence(policy(states), self.centre(states))))
 
     def some_watched(self, key: Array, count: int) -> tuple[Array, Gaussian]:

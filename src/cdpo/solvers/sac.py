@@ -71,7 +71,7 @@ class SACState(NamedTuple):
 
 
 class SAC(NamedTuple):
-    """A learner: `begin` once, then `update` on batches of the models' transitions."""
+    """A learner: `begin` once, `fresh` before each problem, then `update` on batches of the models' transitions."""
 
     settings: SACSettings
 

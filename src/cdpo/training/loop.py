@@ -83,7 +83,7 @@ class Trainer:
         self._each = one_by_one if task.shared else on_threads
         self._blas = ThreadpoolController()
         if len({program_of(settings) for settings in each}) > 1:
-            raise UserError("seeds side by side may differ in numbers, not in shapes or words")
+            raise UserError("seeds side by side may differ in numbers, but not in shapes, words or what is of the loop")
         self.chunks = self._each(self._begin, chunks_of(list(zip(seeds, each, strict=True))))
 
     @property
@@ -151,7 +151,7 @@ class Trainer:
         return eqx.tree_at(lambda r: (r.rows, r.size), replay, (jnp.array(filled), jnp.array(sizes)))
 
     def _capacity(self, size: int) -> int:
-        """Room for one more episode. It follows from the size alone: a resumed run has the arrays it had before."""
+        """Room for one more episode. It follows from the size alone: a run resumed has the arrays it had before."""
         capacity = min(1 << (_FIRST_EPISODES * self.task.horizon - 1).bit_length(), _FIRST_ROWS)
         while size + self.task.horizon > capacity:
             capacity *= 2
@@ -276,7 +276,7 @@ class Trainer:
 def advance_together(trainers: Sequence[Trainer], *, last: bool = False) -> list[Lived]:
     """One more episode of trainers that are equally far and run the same program: on an accelerator, in one go.
 
-    They may differ in seeds and in numbers, and each ends as if it had been alone.
+    They may differ in seeds and in numbers. On a CPU each ends with the bits that it would have alone.
     """
     first = trainers[0]
     assert {(t.task, t.episode, program_of(t.settings)) for t in trainers} == {
@@ -296,12 +296,14 @@ def advance_together(trainers: Sequence[Trainer], *, last: bool = False) -> list
         results = first._each(advance, groups)
     chunks = iter([chunk for part, _ in results for chunk in part])
     lanes = iter([lane for _, each in results for lane in each])
-    lived = []
+    lived, after = [], []
     for trainer in trainers:
         own = [next(lanes) for _ in trainer.pupils]
-        trainer.chunks = [next(chunks) for _ in trainer.chunks]
-        trainer.episode += 1
         lived.append(Lived([lane[0] for lane in own if lane], [lane[1] if lane else None for lane in own]))
+        after.append([next(chunks) for _ in trainer.chunks])
+    for trainer, own_chunks in zip(trainers, after, strict=True):
+        trainer.episode += 1  # first: interrupted between the two, no journal takes the old state for the new one
+        trainer.chunks = own_chunks
     return lived
 
 

@@ -71,8 +71,11 @@ class Journal:
             tagged = {f"seed {record['seed']}/{name}": float(value) for name, value in numbers.items()}
             self._events.scalars(record["env_steps"], tagged)
         self._written = self.trainer.episode
-        if time.monotonic() - self._saved >= PATIENCE:
-            self.commit()
+
+    @property
+    def due(self) -> bool:
+        """Whether so much work could be lost that it is time to commit."""
+        return time.monotonic() - self._saved >= PATIENCE
 
     def commit(self) -> None:
         """The state, after everything that it counts; nothing if an interrupt left the logs behind the trainer."""
@@ -186,6 +189,9 @@ def train_together(
         lived = advance_together([run.trainer for run in level], last=now == episodes)
         for run, each in zip(level, lived, strict=True):
             run.write(each)
+        if any(run.due for run in level):  # all at once: they should go on together as well
+            for run in level:
+                run.commit()
         report([record for each in lived for record in each.records])
     summaries = []
     for run in runs:

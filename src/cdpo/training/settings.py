@@ -107,7 +107,7 @@ _PAPER: dict[str, dict[str, Any]] = {
 }
 _GRADIENT_STEPS = 20
 
-# What differs from the defaults of the parts, found by measurement; see the results.
+# What differs from the defaults of the parts, found in trials.
 _SPARSE: dict[str, dict[str, Any]] = {"dyna": {"returns": 15}}
 _CHEETAH: dict[str, dict[str, Any]] = {
     "loop": {"evaluate": 5},
@@ -117,7 +117,7 @@ _CHEETAH: dict[str, dict[str, Any]] = {
 }
 _PUSHER: dict[str, dict[str, Any]] = {
     "ensemble": {"hidden": (200,) * 3, "steps": 500, "patience": 4},
-    "dyna": {"updates": 50, "particles": 64, "horizon": 15, "initial": 0.25, "visited": 0.75},
+    "dyna": {"updates": 50, "particles": 64, "horizon": 15, "visited": 0.75},
     "sac": {"hidden": (128, 128), "critic_steps": 4, "layer_norm": True, "learning_rate": 5e-4, "deviation": 0.4},
 }
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
