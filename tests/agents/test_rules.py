@@ -322,6 +322,15 @@ def test_what_is_spent_of_the_trust_region_is_within_its_bound(rule):
             assert told["kl_spent"] <= 1.1 * told["kl_bound"]
 
 
+@pytest.mark.parametrize(("row", "seen"), [(30, True), (60, False)])  # of 60 rows; what follows is no data
+def test_ends_are_believed_once_one_was_seen(row, seen):
+    agent, mind = begun(Greedy())
+    replay = replay_of(60)
+    replay = dataclasses.replace(replay, rows=replay.rows.at[row, -1].set(1.0))
+    assert not mind.belief.ends
+    assert agent.kit.fit(mind, replay, KEY, KEY)[0].belief.ends == seen
+
+
 def test_an_iteration_without_referential_update_improves_nothing():
     _, metrics = learned(CDPO(models=MODELS, kl=1e-3, update="conservative"))
     assert [told["improvement"] for told in metrics] == [0, 0]

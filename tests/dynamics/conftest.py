@@ -50,12 +50,13 @@ def _linear_ensemble(task, rng, heads=3, *, gaussian=False, inputs=None, targets
     )
 
 
-def _believe(task, ensemble, scale=1.0, noise=0.0, rewards=(-1e3, 1e3)):
+def _believe(task, ensemble, scale=1.0, noise=0.0, rewards=(-1e3, 1e3), ends=True):
     """With a calibration, and states in a range that does not matter."""
     outputs = ensemble.targets.mean.shape[0]
     vector = lambda value: jnp.broadcast_to(jnp.asarray(value, jnp.float32), outputs)  # noqa: E731
     range_ = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, task.observations))
-    return Belief(ensemble, Calibration(vector(scale), vector(noise)), range_, jnp.array(rewards), task)
+    calibration = Calibration(vector(scale), vector(noise))
+    return Belief(ensemble, calibration, range_, jnp.array(rewards), jnp.array(ends), task)
 
 
 @pytest.fixture(scope="session")

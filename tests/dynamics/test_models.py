@@ -162,6 +162,8 @@ def test_a_learned_reward_is_the_last_target_and_a_learned_end_follows_its_odds(
     assert np.any(again.terminated != taken.terminated)
     paid = eqx.tree_at(lambda b: b.rewards, belief, jnp.array([0.0, 1.5]))  # the least and the largest that was seen
     np.testing.assert_array_equal(step(reference_model(paid, 1), observation, action, KEY).reward, 1.5)
+    endless = believe(task, ensemble, ends=False)  # of a task that was never seen to end
+    np.testing.assert_array_equal(step(reference_model(endless, 1), observation, action, KEY).terminated, 0)
 
 
 def test_gaussian_members_add_their_calibrated_noise_and_deterministic_ones_nothing(

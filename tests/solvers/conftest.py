@@ -41,7 +41,8 @@ def _belief(task, changes):
         net, Normaliser.identity(size), Normaliser.identity(size), jnp.ones((), jnp.int32), False, False, False
     )
     wide = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, size))
-    return Belief(ensemble, Calibration(jnp.ones(size), jnp.zeros(size)), wide, jnp.array([-1e3, 1e3]), task)
+    calibration = Calibration(jnp.ones(size), jnp.zeros(size))
+    return Belief(ensemble, calibration, wide, jnp.array([-1e3, 1e3]), jnp.array(True), task)
 
 
 def _policy(task, seed=0, extra=0, hidden=(8,)):

@@ -180,7 +180,8 @@ class Kit(eqx.Module):
         # States may leave the range of the data by as much as it is wide; beyond that a model only diverges.
         range_ = jnp.stack([2 * low - high, 2 * high - low])
         rewards = jnp.stack([jnp.min(paid), jnp.max(paid)])
-        belief = Belief(ensemble, calibration, range_, rewards, task)
+        ends = jnp.any(replay.valid & (everything.terminated > 0))
+        belief = Belief(ensemble, calibration, range_, rewards, ends, task)
         old = chosen(mind.belief.ensemble.fits == 0, ensemble.inputs, mind.policy.inputs)
         last = eqx.tree_at(lambda p: p.inputs, mind.policy, old)
         policy = last.renormalised(ensemble.inputs)
@@ -262,7 +263,7 @@ class Agent(eqx.Module):
         calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
         anywhere = jnp.array([-jnp.inf, jnp.inf])
         range_ = jnp.broadcast_to(anywhere[:, None], (2, task.observations))
-        belief = Belief(ensemble, calibration, range_, anywhere, task)
+        belief = Belief(ensemble, calibration, range_, anywhere, jnp.asarray(False), task)
         policy = Policy.create(task, ensemble.inputs, hidden, jax.random.fold_in(key, 1), self.rule.extra(task))
         fit_state = kit.ensemble.optimiser.init(eqx.filter(ensemble.net, eqx.is_array))
         solver_state = kit.solver.begin(policy, self.rule.models, jax.random.fold_in(key, 2))

@@ -20,6 +20,7 @@ class Belief(eqx.Module):
     calibration: Calibration
     range: Array  # [2, d], of states
     rewards: Array  # [2], the least and the largest seen: a learned reward stays between them
+    ends: Array  # [], bool, whether the task was ever seen to end: before that no learned end is believed
     task: Task = eqx.field(static=True)
 
     @property
@@ -114,7 +115,7 @@ class ModelSet(eqx.Module):
             ends = task.terminates(observation, real, following)
         else:
             assert reference.end is not None
-            ends = jax.random.uniform(key, reference.end.shape) < jax.nn.sigmoid(reference.end)
+            ends = belief.ends & (jax.random.uniform(key, reference.end.shape) < jax.nn.sigmoid(reference.end))
         return Step(following, reward, ends.astype(jnp.float32))
 
     def only(self, index: int) -> Self:
