@@ -113,7 +113,14 @@ _CHEETAH: dict[str, dict[str, Any]] = {
     "loop": {"evaluate": 5},
     "ensemble": {"hidden": (200,) * 4, "steps": 2000, "patience": 6},
     "dyna": {"rounds": 20, "updates": 125, "particles": 512, "horizon": 5, "returns": 1, "batch": 64, "initial": 0.05},
-    "sac": {"hidden": (256, 256), "critic_steps": 4, "layer_norm": True, "learning_rate": 3e-4, "deviation": 0.4},
+    "sac": {
+        "hidden": (256, 256),
+        "critic": "pooled",
+        "critic_steps": 4,
+        "layer_norm": True,
+        "learning_rate": 3e-4,
+        "deviation": 0.4,
+    },
 }
 _PUSHER: dict[str, dict[str, Any]] = {
     "ensemble": {"hidden": (200,) * 3, "steps": 500, "patience": 4},
