@@ -114,6 +114,10 @@ MISTAKES = {
     "tabular chain": "unexpected word 'chain'",
     "reproduce chian": "did you mean 'chain'?",
     "reproduce baselines": "not in this version",
+    "reproduce exploration --tasks pushr --scale paper": "did you mean 'pusher'?",
+    "reproduce exploration --tasks pusher --scale smoke": "unknown task of exploration at this scale 'pusher'",
+    "reproduce exploration --agents sarsa": "unknown agent of exploration at this scale 'sarsa'",
+    "reproduce regret --agents cdpo": "regret is made whole",
     # Numbers out of range.
     "tabular --size 1": "at least 2, not 1",
     "tabular --env deep-sea --size 0": "at least 2, not 0",

@@ -22,12 +22,14 @@ class Cell(Protocol):
         """Run cells of this kind, and append the record of each to the folder when it and what runs beside it ends."""
 
 
-def complete(folder: RunFolder, cells: Sequence[Cell], progress: Progress) -> Records:
-    """The records of all cells; those that the folder lacks are run, and kept as they finish."""
+def complete(
+    folder: RunFolder, cells: Sequence[Cell], progress: Progress, wanted: Callable[[Cell], bool] = lambda cell: True
+) -> Records:
+    """The records of all cells; those that are wanted and that the folder lacks are run, and kept as they finish."""
     kept = folder.records()
     missing: dict[type[Cell], list[Cell]] = {}
     for cell in cells:
-        if record_of(cell, kept) is None:
+        if wanted(cell) and record_of(cell, kept) is None:
             missing.setdefault(type(cell), []).append(cell)
     for kind, group in missing.items():
         kind.run_all(group, folder, progress)

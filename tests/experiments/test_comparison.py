@@ -160,7 +160,7 @@ def test_probabilities_of_improvement_are_those_of_final_evaluations(records):
 def test_a_comparison_is_drawn_and_its_tables_are_the_records(tmp_path, records, rows):
     paths = draw_comparison(records, tmp_path)
     figures = {f"{stem}{end}" for stem in ("returns", "ledger", "calibration") for end in (".png", ".svg", ".csv")}
-    tables = {"returns-by-seed.csv", "returns-at-steps.csv", "improvement.csv"}
+    tables = {"evaluations.csv", "returns-by-seed.csv", "returns-at-steps.csv", "improvement.csv"}
     assert {path.name for path in paths} == {path.name for path in tmp_path.iterdir()} == figures | tables
     found = rows(tmp_path / "returns-by-seed.csv")
     expected = [(record, seed) for record in records for seed in record["seeds"]]

@@ -48,8 +48,8 @@ def whole(tmp_path_factory, two_rules):
 def make(tmp_path, capsys):
     """Makes the figure from the command line; exit code, output and errors."""
 
-    def call():
-        code = _run(shlex.split(f"reproduce exploration --scale smoke --out '{tmp_path / 'run'}'"))
+    def call(more=""):
+        code = _run(shlex.split(f"reproduce exploration --scale smoke --out '{tmp_path / 'run'}' {more}"))
         return code, *capsys.readouterr()
 
     return call
@@ -87,6 +87,8 @@ def test_the_tables_are_the_records(whole, rows):
     assert [(row["env_steps"], row["seeds"], row["reached"]) for row in at_end] == [("600", "2", "0")] * 2
     lasts = [np.mean([curve["eval_return"][-1] for curve in record["curves"]]) for record in records]
     assert [float(row["interquartile_mean"]) for row in at_end] == pytest.approx(lasts)
+    evaluated = [x for record in records for curve in record["curves"] for x in curve["eval_return"] if x is not None]
+    assert [float(row["return"]) for row in rows(figures / "evaluations.csv")] == pytest.approx(evaluated)
     wins = np.mean([np.sign(x - y) / 2 + 0.5 for x in finals[:2] for y in finals[2:]])
     found = {(row["agent"], row["over"]): float(row["probability"]) for row in rows(figures / "improvement.csv")}
     assert found == {("psrl", "greedy"): pytest.approx(wins), ("greedy", "psrl"): pytest.approx(1 - wins)}
@@ -120,6 +122,16 @@ def test_interrupted_it_says_how_to_go_on_and_ends_as_if_it_had_not_been(tmp_pat
     code, out, err = make()
     assert code == 0, err
     assert episodes == [("greedy", 3)]  # the interrupted cell went on, the finished one was left alone
+    assert results(RunFolder.open(tmp_path / "run")) == results(whole)
+
+
+def test_made_in_parts_it_is_the_same(tmp_path, make, whole, rows):
+    code, _, err = make("--agents greedy --tasks inverted-pendulum")
+    assert code == 0, err
+    assert [record["agent"] for record in RunFolder.open(tmp_path / "run").summary["results"]] == ["greedy"]
+    assert {row["agent"] for row in rows(tmp_path / "run" / "figures" / "returns.csv")} == {"greedy"}
+    code, _, err = make()
+    assert code == 0, err
     assert results(RunFolder.open(tmp_path / "run")) == results(whole)
 
 

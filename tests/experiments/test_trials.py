@@ -61,6 +61,10 @@ def test_every_variant_differs_from_the_default_in_one_thing(scale):
 def record(label, final, **changes):
     entry = {"lost_share": 0.25, "kl_of_bound": None}
     told = {"task": "pusher", "agent": "cdpo", "label": label, "episodes": 4, "wall_s": 2.0, "lanes": 6}
+    told |= {
+        "seeds": list(range(len(final))),
+        "curves": [{"env_steps": [150, 300], "eval_return": [None, value]} for value in final],
+    }
     return {**told, "final": final, "ledger": [entry, {**entry, "lost_share": None}], **changes}
 
 
@@ -72,7 +76,11 @@ def test_the_table_of_trials_by_hand(tmp_path, rows):
     assert (second["interquartile_mean"], second["lowest"], second["seeds"]) == (None, None, 0)
     assert (third["task"], third["variant"], third["lanes"]) == ("reacher", "far", 6)
     paths = draw_trials(records, tmp_path)
-    assert {path.name for path in paths} == {"trials.png", "trials.svg", "trials.csv"}
+    assert {path.name for path in paths} == {"trials.png", "trials.svg", "trials.csv", "evaluations.csv"}
+    evaluated = [
+        (row["label"], row["seed"], row["env_steps"], row["return"]) for row in rows(tmp_path / "evaluations.csv")
+    ]
+    assert evaluated[1:4] == [("kl 0.1", "1", "300", "2.0"), ("kl 0.1", "2", "300", "6.0"), ("far", "0", "300", "3.0")]
     assert [row["variant"] for row in rows(tmp_path / "trials.csv")] == ["kl 0.1", "kl 0.3", "far"]
     assert "kl 0.3" in (tmp_path / "trials.svg").read_text()
 

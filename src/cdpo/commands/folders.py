@@ -82,6 +82,10 @@ class Reproduce:
     takes a minute or two at smoke, and about ten at quick, on two cores."""
     out: Path | None = None
     """Folder for figures and data; runs/FIGURE-SCALE if not given. What is finished there is not run again."""
+    tasks: tuple[str, ...] = ()
+    """Run these tasks only, of a figure of training runs; it shows whatever is finished."""
+    agents: tuple[str, ...] = ()
+    """Run these agents only."""
 
     def run(self, words: Sequence[str]) -> int | None:
         """List or make figures."""
@@ -95,7 +99,7 @@ class Reproduce:
         out = Path("runs") / f"{self.figure}-{self.scale}" if self.out is None else self.out
         command = shlex.join(["cdpo", *words])
         with Progress() as progress, explained(command):
-            paths, records = reproduce(self.figure, self.scale, out, command, progress.task)
+            paths, records = reproduce(self.figure, self.scale, out, command, progress.task, self.tasks, self.agents)
         for path in paths:
             print(path)
         stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]

@@ -1,11 +1,13 @@
 """One entry per figure of the paper, and the studies beside them; `reproduce` makes any of them."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cdpo.cells import Progress, Records, complete
-from cdpo.errors import UserError
+from cdpo.cells import Cell, Progress, Records, complete
+from cdpo.errors import UserError, unknown
 from cdpo.experiments import chain, comparison, exploration, posterior, studies, trials
 from cdpo.experiments.figure import Figure, Scale
+from cdpo.experiments.training import TrainingCell
 from cdpo.report.figures import csv_bytes
 from cdpo.report.style import house
 from cdpo.report.tables import seed_rows
@@ -73,11 +75,24 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Progress) -> tuple[list[Path], Records]:
-    """Make a figure under `out`; cells that are finished there are not run again. The files, and the records."""
+def reproduce(
+    name: str,
+    scale: Scale,
+    out: Path,
+    command: str,
+    progress: Progress,
+    tasks: Sequence[str] = (),
+    agents: Sequence[str] = (),
+) -> tuple[list[Path], Records]:
+    """Make a figure under `out`; cells that are finished there are not run again. The files, and the records.
+
+    With `tasks` or `agents` only cells of these are run, and the figure shows all that are finished.
+    """
     figure = FIGURES[name]
     if figure.cells is None or figure.draw is None:
         raise UserError(f"{name} ({figure.paper}) is {_LATER}")
+    cells = figure.cells(scale)
+    wanted = _part(name, cells, tasks, agents)
     config = {"kind": "reproduction", "figure": name, "scale": scale, "command": command}
     if out.exists():
         folder = RunFolder.open(out)
@@ -86,7 +101,7 @@ def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Progre
     else:
         check_free(out)
         folder = RunFolder.create(out, {**config, "versions": versions(), "hardware": hardware()})
-    records = complete(folder, figure.cells(scale), progress)
+    records = complete(folder, cells, progress, wanted)
     with house():
         paths = figure.draw(records, folder.figures)
     if rows := seed_rows([record for record in records if "regret" in record]):
@@ -94,3 +109,23 @@ def reproduce(name: str, scale: Scale, out: Path, command: str, progress: Progre
         write_atomic(paths[-1], csv_bytes(rows))
     folder.write_summary({"results": records, "versions": versions(), "hardware": hardware()})
     return paths, records
+
+
+def _part(name: str, cells: Sequence[Cell], tasks: Sequence[str], agents: Sequence[str]) -> Callable[[Cell], bool]:
+    """Whether a cell is among those asked for; all are, if nothing was."""
+    training = [cell for cell in cells if isinstance(cell, TrainingCell)]
+    if (tasks or agents) and not training:
+        raise UserError(f"{name} is made whole: --tasks and --agents are for figures of training runs")
+    for kind, words, known in (
+        ("task", tasks, {cell.task for cell in training}),
+        ("agent", agents, {cell.settings.rule.name for cell in training}),
+    ):
+        for word in words:
+            if word not in known:
+                raise unknown(f"{kind} of {name} at this scale", word, sorted(known))
+
+    def wanted(cell: Cell) -> bool:
+        told = cell.identity
+        return (not tasks or told["task"] in tasks) and (not agents or told["agent"] in agents)
+
+    return wanted

@@ -29,6 +29,7 @@ def draw_comparison(records: Records, folder: Path) -> list[Path]:
     """All figures and tables."""
     tables = {
         "returns-by-seed": seed_rows(records),
+        "evaluations": evaluation_rows(records),
         "returns-at-steps": step_rows(records),
         "improvement": improvement_rows(records),
     }
@@ -138,6 +139,16 @@ def seed_rows(records: Records) -> list[Row]:
                 }
             )
     return rows
+
+
+def evaluation_rows(records: Records) -> list[Row]:
+    """Every evaluation of every seed."""
+    return [
+        {**_who(record), "seed": seed, "env_steps": int(at), "return": value}
+        for record in records
+        for seed, evaluated in zip(record["seeds"], evaluations(record), strict=True)
+        for at, value in zip(*evaluated, strict=True)
+    ]
 
 
 def step_rows(records: Records) -> list[Row]:

@@ -10,13 +10,14 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from cdpo.experiments.comparison import by_task
+from cdpo.experiments.comparison import by_task, evaluation_rows
 from cdpo.experiments.exploration import RULES, SMOKE, Budget, rule_settings
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell
-from cdpo.report.figures import dot, save_figure
+from cdpo.report.figures import csv_bytes, dot, save_figure
 from cdpo.report.style import agent_label, looks
 from cdpo.report.tables import Row, line
+from cdpo.runs import write_atomic
 from cdpo.statistics import interquartile
 from cdpo.training.settings import Settings
 
@@ -112,7 +113,9 @@ def draw_trials(records: Records, folder: Path) -> list[Path]:
         axes.set_title(task)
         axes.set_xlabel("final evaluation return")
         axes.xaxis.set_major_locator(MaxNLocator(5))
-    return save_figure(figure, folder / "trials", trial_rows(records))
+    evaluated = folder / "evaluations.csv"
+    write_atomic(evaluated, csv_bytes(evaluation_rows(records)))
+    return [*save_figure(figure, folder / "trials", trial_rows(records)), evaluated]
 
 
 def trial_rows(records: Records) -> list[Row]:
