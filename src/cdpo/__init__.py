@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cdpo.api import CDPO as CDPO
     from cdpo.api import HUCRL as HUCRL
     from cdpo.api import PSRL as PSRL
+    from cdpo.api import SAC as SAC
     from cdpo.api import Greedy as Greedy
     from cdpo.api import load as load
 
@@ -19,9 +20,9 @@ try:
 except PackageNotFoundError:  # run from the sources, without an install
     __version__ = "0+unknown"
 
-_AGENTS = ("CDPO", "HUCRL", "PSRL", "Greedy", "load")
+_AGENTS = ("CDPO", "HUCRL", "PSRL", "SAC", "Greedy", "load")
 
-__all__ = ["CDPO", "HUCRL", "PSRL", "Greedy", "__version__", "load", "tabular", "tasks"]
+__all__ = ["CDPO", "HUCRL", "PSRL", "SAC", "Greedy", "__version__", "load", "tabular", "tasks"]
 
 
 def __getattr__(name: str) -> Any:

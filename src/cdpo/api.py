@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cdpo.agents import ModelMind
 from cdpo.dynamics.models import Belief
 from cdpo.errors import UserError
 from cdpo.progress import Progress
@@ -202,7 +203,10 @@ class Seed:
     @property
     def model(self) -> "Model":
         """What this seed believes of the world."""
-        return Model(self._trainer.mind(self._index).belief)
+        mind = self._trainer.mind(self._index)
+        if not isinstance(mind, ModelMind):
+            raise UserError(f"{self._trainer.settings.rule.name} learns without a model")
+        return Model(mind.belief)
 
 
 class Model:
@@ -252,7 +256,13 @@ class Greedy(DeepAgent):
     rule = "greedy"
 
 
-AGENTS: dict[str, type[DeepAgent]] = {agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy)}
+class SAC(DeepAgent):
+    """Soft actor-critic."""
+
+    rule = "sac"
+
+
+AGENTS: dict[str, type[DeepAgent]] = {agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy, SAC)}
 
 
 def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> DeepAgent:
@@ -263,7 +273,7 @@ def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> De
     folder = RunFolder.open(path)
     config = folder.config
     settings = settings_of(folder)
-    found = task_of(folder) if task is None else find_task(task)
+    found = task_of(folder) if task is None else find_task(task, horizon=config.get("horizon"))
     word = config.get("task") if task is None else None
     seeds = config.get("seeds")
     if not isinstance(seeds, int) or not isinstance(config.get("seed"), int):
@@ -306,6 +316,8 @@ def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) ->
     """A preset's settings with changes by part, and to the rule by name."""
     settings = preset(name, task, rule)
     parts = {"loop", "ensemble", "dyna", "sac", "solver"}
+    for part in parts & set(changes) - set(settings.rule.uses) - {"solver"}:
+        raise UserError(f"{rule} makes no use of the settings of {part} (it has: {', '.join(settings.rule.uses)})")
     own = {name: value for name, value in changes.items() if name not in parts}
     return settings.changed(rule=own, **{name: value for name, value in changes.items() if name in parts})
 

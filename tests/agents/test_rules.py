@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Agent, Greedy, Kit
+from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy, Kit, ModelBased
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
@@ -41,7 +41,7 @@ def tiny(rule):
     """An agent that learns little, in large steps, so that the trust region is reached."""
     ensemble = EnsembleSettings(heads=HEADS, hidden=HIDDEN, steps=20, check=10, batch=16, held_out=0.2, test=0.1)
     dyna = DynaSettings(rounds=2, updates=3, particles=4, horizon=3, returns=2, batch=8)
-    return Agent(rule, Kit(TASK, ensemble, Dyna(dyna, SAC(SACSettings(hidden=HIDDEN, learning_rate=0.02))), 0.8))
+    return ModelBased(rule, Kit(TASK, ensemble, Dyna(dyna, SAC(SACSettings(hidden=HIDDEN, learning_rate=0.02))), 0.8))
 
 
 @cache

@@ -1,300 +1,54 @@
-"""What every agent shares: one iteration between two real episodes, for one seed.
+"""What every agent is: settings that set it apart, what it knows, and one iteration of learning, for one seed."""
 
-    fit the ensemble, calibrate it            (dynamics)
-    improve the policy                        (the rule: on which models, by which updates)
-    write down what the iteration did         (the ledger)
-
-`learn` is pure. Seeds are mapped over it from outside.
-"""
-
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jax import Array
 
-from cdpo.dynamics.calibration import Calibration, calibrate, coverage_metrics, residuals
-from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, chosen, fit, split_rows_of
-from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
 from cdpo.dynamics.replay import Replay
-from cdpo.errors import UserError
-from cdpo.solvers.base import Metrics, Objective, Solver, Starts, Trust
+from cdpo.solvers.base import Metrics, Starts
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.rollouts import Outlook, look_ahead
-from cdpo.tasks import Task
 from cdpo.told import Told
-
-JUDGED = 512  # states at which models and policies are compared
-_VISITED = 8192  # states that stand for the visitation of a policy; with few, the trust region is learned by heart
-_PARTICLES = 128  # rollouts behind them
-_NEGLIGIBLE = 0.05  # discounted weight at which imagined episodes are cut
-
-# On a GPU, tuning kernels of its own for every small product takes XLA minutes; the vendor's are ready at once.
-_program = partial(jax.jit, compiler_options={"xla_gpu_enable_triton_gemm": False})
-
-
-class Mind(NamedTuple):
-    """All that one seed has learned."""
-
-    belief: Belief
-    fit_state: Any
-    policy: Policy
-    solver_state: Any
-    memory: Any  # the rule's own
-
-
-class Plan(NamedTuple):
-    """What a rule decided."""
-
-    policy: Policy  # pi_t, which acts
-    reference: Policy  # q_t; pi_t itself where there is only one update
-    model: ModelSet  # the reference, under which both are judged
-    memory: Any = ()
-    trust: Trust | None = None
-    outlook: Outlook | None = None  # of q_t under the reference, where the rule has looked already
 
 
 @dataclass(frozen=True)
 class Rule(Told, ABC):
-    """An exploration rule; its fields are its settings."""
+    """What sets an agent apart from others; the fields of its dataclass are settings."""
 
     name: ClassVar[str]
-    plans_on: ClassVar[Literal["reference", "sample", "optimistic"]] = "reference"
-    """The model whose movement says how unsettled the rule's plans are."""
-
-    models: int = 5
-    """Models that are planned on at once, with a critic each; where a rule plans on one, all are that one."""
-
-    def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        if self.models < 1:
-            raise UserError(f"{self.name}.models must be at least 1, not {self.models}")
-
-    def extra(self, task: Task) -> int:
-        """Parts of a policy's action beyond those of the environment."""
-        return 0
-
-    def begin(self, belief: Belief) -> Any:
-        """Memory before the first iteration."""
-        return ()
-
-    def optimistic(self, belief: Belief) -> ModelSet | None:
-        """The optimistic model, for rules that plan on one."""
-        return None
-
-    @abstractmethod
-    def improve(self, policy: Policy, bench: "Bench") -> Plan:
-        """The algorithm-specific lines: on which models the policy is optimised, and by which updates."""
+    part: ClassVar[str]
+    """By which the command line reaches the fields: --PART.FIELD."""
+    uses: ClassVar[tuple[str, ...]]
+    """The other parts of the settings that say anything to the agent."""
 
 
-class Bench:
-    """What a rule works with in one iteration: the belief, the solver and sources of randomness."""
-
-    def __init__(self, kit: "Kit", mind: Mind, starts: Starts, iteration: Array, key: Array) -> None:
-        """At iteration t = 1, 2, ..., of one seed."""
-        self.belief = mind.belief
-        self.memory = mind.memory
-        self.iteration = iteration
-        self.key = key
-        self.metrics: Metrics = {}
-        self._kit = kit
-        self._starts = starts
-        self._state = mind.solver_state
-        self._solved = 0
+class Mind(Protocol):
+    """All that one seed has learned: a named tuple, as every kind of agent needs it."""
 
     @property
-    def state(self) -> Any:
-        """The solver's, after all updates so far."""
-        return self._state
+    def policy(self) -> Policy:
+        """That acts."""
 
-    def fold(self, number: int) -> Array:
-        """An independent key."""
-        return jax.random.fold_in(self.key, number)
-
-    def solve(self, policy: Policy, models: ModelSet, trust: Trust | None = None, *, as_: str) -> Policy:
-        """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`."""
-        self._solved += 1
-        trust = Trust.off(policy, _VISITED) if trust is None else trust
-        policy, self._state, metrics = self._kit.solve(
-            policy, models, trust, self._starts, self._state, self.fold(100 + self._solved)
-        )
-        self.metrics |= {f"{as_}_{name}": value for name, value in metrics.items()}
-        return policy
-
-    def look(self, policy: Policy, model: ModelSet) -> Outlook:
-        """The policy's value under the first of the models, and three sets of states that it visits there.
-
-        The key is common: two policies are compared on the same noise.
-        """
-        return self._kit.look(policy, model.only(0), self._starts, self.fold(0))
-
-
-class Kit(eqx.Module):
-    """What rules work with: a task, models and a solver. No rule is part of it, so that all share its programs."""
-
-    task: Task = eqx.field(static=True)
-    ensemble: EnsembleSettings
-    solver: Solver
-    discount: float = eqx.field(static=True)
-
-    @property
-    def horizon(self) -> int:
-        """Steps after which the rest of an imagined episode hardly counts."""
-        steps = math.log(_NEGLIGIBLE) / math.log(self.discount) if self.discount > 0 else 1
-        return max(1, min(int(steps), self.task.horizon))
-
-    def broad(self, belief: Belief) -> tuple[Array, Array]:
-        """The box of broadly drawn starts: the task's, or the range of what was seen."""
-        if self.task.broad is not None:
-            return jnp.asarray(self.task.broad[0]), jnp.asarray(self.task.broad[1])
-        low, high = belief.range
-        third = (high - low) / 3  # the belief's range is three times what was seen
-        return low + third, high - third
-
-    @_program
-    def fit(self, mind: Mind, replay: Replay, split_key: Array, key: Array) -> tuple[Mind, Metrics]:
-        """Fit and calibrate the models, and tell the networks of the policy and the solver how the data lie."""
-        task = self.task
-        split = split_rows_of(replay, self.ensemble, split_key)
-        ensemble, fit_state, metrics = fit(
-            mind.belief.ensemble, mind.fit_state, replay, split, task=task, settings=self.ensemble, key=key
-        )
-        held = residuals(ensemble, task, replay.transitions(split.spread(1, JUDGED)))
-        calibration = calibrate(held, split.counts[1])
-        tested = residuals(ensemble, task, replay.transitions(split.spread(2, JUDGED)))
-        measured = coverage_metrics(tested, calibration, "test")
-        metrics |= jax.tree.map(lambda value: jnp.where(split.counts[2] > 0, value, jnp.nan), measured)
-        metrics |= {"scale": jnp.mean(calibration.scale), "spread": jnp.mean(calibration.scale * tested.spread)}
-        everything = replay.transitions()
-        seen = jnp.where(replay.valid[:, None], everything.next, everything.next[:1])
-        low, high = jnp.min(seen, axis=0), jnp.max(seen, axis=0)
-        paid = jnp.where(replay.valid, everything.reward, everything.reward[0])
-        if task.broad is not None:
-            low, high = jnp.minimum(low, task.broad[0]), jnp.maximum(high, task.broad[1])
-        # States may leave the range of the data by as much as it is wide; beyond that a model only diverges.
-        range_ = jnp.stack([2 * low - high, 2 * high - low])
-        rewards = jnp.stack([jnp.min(paid), jnp.max(paid)])
-        ends = jnp.any(replay.valid & (everything.terminated > 0))
-        belief = Belief(ensemble, calibration, range_, rewards, ends, task)
-        old = chosen(mind.belief.ensemble.fits == 0, ensemble.inputs, mind.policy.inputs)
-        last = eqx.tree_at(lambda p: p.inputs, mind.policy, old)
-        policy = last.renormalised(ensemble.inputs)
-        size = jnp.sqrt(jnp.sum(jnp.where(replay.valid, paid**2, 0.0)) / jnp.maximum(replay.size, 1))
-        solver_state = self.solver.renormalised(mind.solver_state, last, policy, size)
-        return Mind(belief, fit_state, policy, solver_state, mind.memory), metrics
-
-    @_program
-    def solve(
-        self, policy: Policy, models: ModelSet, trust: Trust, starts: Starts, state: Any, key: Array
-    ) -> tuple[Policy, Any, Metrics]:
-        """One update, whichever it is: models and trust region are values."""
-        return self.solver(policy, models, Objective(self.discount, trust), starts=starts, state=state, key=key)
-
-    @_program
-    def look(self, policy: Policy, model: ModelSet, starts: Starts, key: Array) -> Outlook:
-        """The policy's value and visitation under the one model of a set."""
-        return look_ahead(
-            policy,
-            model,
-            starts,
-            key,
-            discount=self.discount,
-            horizon=self.horizon,
-            particles=3 * _PARTICLES,
-            sets=3,
-            states=_VISITED,
-        )
-
-    @_program
-    def compare(
-        self, before: Mind, after: Mind, optimistic: Sequence[ModelSet | None], replay: Replay, key: Array
-    ) -> Metrics:
-        """How far the planning models moved since the last iteration, on visited states: z-scores, root mean square.
-
-        `optimistic` holds the optimistic models then and now, of rules that have one.
-        """
-        some = replay.draw(key, (1, JUDGED))
-        action = jnp.pad(some.action, ((0, 0), (0, 0), (0, after.policy.actions - some.action.shape[-1])))
-        old, new = jax.random.split(jax.random.fold_in(key, 1))
-
-        def moved(first: ModelSet, second: ModelSet, then: Array, now: Array) -> Array:
-            far = second.step(some.observation, now, key).next - first.step(some.observation, then, key).next
-            scale = after.belief.ensemble.targets.deviation[: self.task.observations]
-            return jnp.sqrt(jnp.mean((far / scale) ** 2))
-
-        first, second = (reference_model(mind.belief, models=1) for mind in (before, after))
-        metrics = {"unsettled_reference": moved(first, second, action, action)}
-        first, second = (sampled_models(mind.belief, 1, "subset", each) for mind, each in ((before, old), (after, new)))
-        metrics["unsettled_sample"] = moved(first, second, action, action)
-        last, latest = optimistic
-        if last is not None and latest is not None:
-            chosen = (jnp.tanh(mind.policy(some.observation).mean) for mind in (before, after))
-            then, now = (jnp.concatenate([some.action, each[..., self.task.actions :]], axis=-1) for each in chosen)
-            metrics["unsettled_optimistic"] = moved(last, latest, then, now)
-        return metrics
-
-    @_program
-    def judge(self, belief: Belief, replay: Replay, count: Array) -> Metrics:
-        """The model against the last `count` rows, on which it was not trained: error and coverage."""
-        rows = replay.size - count + (jnp.arange(JUDGED) * count) // JUDGED
-        new = residuals(belief.ensemble, self.task, replay.transitions(rows))
-        error = {"model_error": jnp.sqrt(jnp.mean(new.error**2))}
-        return error | coverage_metrics(new, belief.calibration, "new")
+    def _replace(self, *, policy: Policy) -> Any: ...
 
 
 class Agent(eqx.Module):
-    """A rule and what it works with: everything of an agent that is not learned."""
+    """Everything of an agent that is not learned. `learn` is pure; seeds are mapped over it from outside."""
 
-    rule: Rule
-    kit: Kit
+    @abstractmethod
+    def begin(self, hidden: tuple[int, ...], key: Array) -> Any:
+        """The mind before any data; `hidden` are the layers of the policy."""
 
-    @partial(jax.jit, static_argnums=1)
-    def begin(self, hidden: tuple[int, ...], key: Array) -> Mind:
-        """Before any data."""
-        kit, task = self.kit, self.kit.task
-        ensemble = Ensemble.create(task, kit.ensemble, jax.random.fold_in(key, 0))
-        outputs = ensemble.targets.mean.shape[0]
-        calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
-        anywhere = jnp.array([-jnp.inf, jnp.inf])
-        range_ = jnp.broadcast_to(anywhere[:, None], (2, task.observations))
-        belief = Belief(ensemble, calibration, range_, anywhere, jnp.asarray(False), task)
-        policy = Policy.create(task, ensemble.inputs, hidden, jax.random.fold_in(key, 1), self.rule.extra(task))
-        fit_state = kit.ensemble.optimiser.init(eqx.filter(ensemble.net, eqx.is_array))
-        solver_state = kit.solver.begin(policy, self.rule.models, jax.random.fold_in(key, 2))
-        return Mind(belief, fit_state, policy, solver_state, self.rule.begin(belief))
+    @abstractmethod
+    def learn(self, mind: Any, replay: Replay, starts: Starts, iteration: Array, key: Array) -> tuple[Any, Metrics]:
+        """Between two episodes, from all rows of the replay. `key` is the seed's, the same at every call."""
 
-    def learn(self, mind: Mind, replay: Replay, starts: Starts, iteration: Array, key: Array) -> tuple[Mind, Metrics]:
-        """Algorithm 1 of the paper, between two episodes of one seed. `key` is the seed's, the same at every call."""
-        now = jax.random.fold_in(jax.random.fold_in(key, 1), iteration)
-        split_key = jax.random.fold_in(key, 0)  # a row's side does not depend on the iteration
-        before = mind
-        mind, metrics = self.kit.fit(mind, replay, split_key, jax.random.fold_in(now, 0))
-        starts = eqx.tree_at(lambda s: (s.visited, s.low, s.high), starts, (replay, *self.kit.broad(mind.belief)))
-        bench = Bench(self.kit, mind, starts, iteration, jax.random.fold_in(now, 1))
-        plan = self.rule.improve(mind.policy, bench)
-        after = Mind(mind.belief, mind.fit_state, plan.policy, bench.state, plan.memory)
-        ledger = self._ledger(mind.policy, plan, bench)
-        optimistic = [self.rule.optimistic(each.belief) for each in (before, after)]
-        settled = self.kit.compare(before, after, optimistic, replay, jax.random.fold_in(now, 2))
-        return after, metrics | bench.metrics | ledger | settled
+    @abstractmethod
+    def judge(self, mind: Any, replay: Replay, count: Array) -> Metrics:
+        """What was believed, against the last `count` rows, which nothing was learned from yet."""
 
-    def _ledger(self, last: Policy, plan: Plan, bench: Bench) -> Metrics:
-        """Delta(t) = V_{q_t} - V_{pi_{t-1}} under the reference, and what was spent of the trust region."""
-        value_last = bench.look(last, plan.model).value
-        seen = bench.look(plan.reference, plan.model) if plan.outlook is None else plan.outlook
-        entry = {"value_last": value_last, "value_q": seen.value, "improvement": seen.value - value_last}
-        if plan.trust is not None:
-            spent = plan.trust.spent(plan.policy, seen.states[2])
-            entry |= {
-                "kl_bound": plan.trust.bound,
-                "kl_spent": spent,
-                "tv_bound": jnp.sqrt(plan.trust.bound / 2),
-                "tv_spent": jnp.sqrt(jnp.maximum(spent, 0.0) / 2),
-            }
-        return entry
+    @abstractmethod
+    def parts(self, mind: Any) -> dict[str, Any]:
+        """What a number that is not finite would spoil, in the order in which one spoils the next."""

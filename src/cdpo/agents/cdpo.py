@@ -1,14 +1,14 @@
 """Conservative Dual Policy Optimization: a referential update, then a conservative one inside a trust region."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.agents.base import Bench, Plan, Rule
+from cdpo.agents.planning import Bench, Exploration, Plan
 from cdpo.dynamics.ensemble import Ensemble
 from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
 from cdpo.errors import UserError, check_choices
@@ -19,10 +19,10 @@ _KEPT = 0.8  # of the running average at each iteration
 
 
 @dataclass(frozen=True)
-class CDPO(Rule):
+class CDPO(Exploration):
     """Optimises on a steady reference model, then on many sampled models without straying far from the first."""
 
-    name: ClassVar[str] = "cdpo"
+    name = part = "cdpo"
 
     kl: float = 0.1
     """Bound of the trust region, E KL(pi || q); where a state's KL is large, less of it counts."""

@@ -1,18 +1,17 @@
 """Greedy model exploitation: the reference is taken for the truth."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from cdpo.agents.base import Bench, Plan, Rule
+from cdpo.agents.planning import Bench, Exploration, Plan
 from cdpo.dynamics.models import reference_model
 from cdpo.solvers.policy import Policy
 
 
 @dataclass(frozen=True)
-class Greedy(Rule):
+class Greedy(Exploration):
     """Optimises on the least-squares model alone."""
 
-    name: ClassVar[str] = "greedy"
+    name = part = "greedy"
 
     def improve(self, policy: Policy, bench: Bench) -> Plan:
         """pi = solve(pi, {f_LS}, V)."""

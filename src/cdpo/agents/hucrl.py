@@ -1,9 +1,8 @@
 """Optimism by hallucinated control (Curi et al. 2020): the policy also chooses where in the spread the world falls."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from cdpo.agents.base import Bench, Plan, Rule
+from cdpo.agents.planning import Bench, Exploration, Plan
 from cdpo.dynamics.models import Belief, ModelSet, optimistic_model, reference_model
 from cdpo.errors import UserError
 from cdpo.solvers.policy import Policy
@@ -11,10 +10,10 @@ from cdpo.tasks import Task
 
 
 @dataclass(frozen=True)
-class HUCRL(Rule):
+class HUCRL(Exploration):
     """Optimises on the most favourable of the plausible models."""
 
-    name: ClassVar[str] = "hucrl"
+    name = part = "hucrl"
     plans_on = "optimistic"
 
     beta: float = 1.0

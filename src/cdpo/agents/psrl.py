@@ -1,18 +1,17 @@
 """Posterior sampling: one model is drawn and taken for the truth."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from cdpo.agents.base import Bench, Plan, Rule
+from cdpo.agents.planning import Bench, Exploration, Plan
 from cdpo.dynamics.models import reference_model, sampled_models
 from cdpo.solvers.policy import Policy
 
 
 @dataclass(frozen=True)
-class PSRL(Rule):
+class PSRL(Exploration):
     """Optimises on one head, drawn anew in each iteration."""
 
-    name: ClassVar[str] = "psrl"
+    name = part = "psrl"
     plans_on = "sample"
 
     def improve(self, policy: Policy, bench: Bench) -> Plan:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy
+from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy, OffPolicy, Rule
 from cdpo.api import load, returns_note, run_config, seed_numbers, settings_of, task_of
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
@@ -41,7 +41,7 @@ class Train:
     """A task of the paper (inverted-pendulum, cartpole-swingup, pendulum-swingup, pendulum-swingup-0.1,
     pendulum-swingup-0.2, pusher, half-cheetah) or any Gymnasium id with continuous actions."""
     agent: str = "cdpo"
-    """cdpo, greedy, psrl or hucrl."""
+    """cdpo, greedy, psrl or hucrl; sac, without a model."""
     solver: Literal["dyna"] = "dyna"
     """How a policy is optimised on models."""
     preset: str = "default"
@@ -64,12 +64,13 @@ class Train:
     greedy: Greedy = Greedy()
     psrl: PSRL = PSRL()
     hucrl: HUCRL = HUCRL()
+    replay: OffPolicy = OffPolicy()
 
     def with_preset(self) -> "Train":
         """The same words with the preset's settings, as defaults for those that are given."""
-        settings = preset(self.preset, self._task(), self._rule())
-        parts: dict[str, Any] = {name: getattr(settings, name) for name in ("loop", "ensemble", "dyna", "sac")}
-        parts[self._rule()] = settings.rule
+        settings = preset(self.preset, self._task(), self._rule().name)
+        parts: dict[str, Any] = {name: getattr(settings, name) for name in settings.rule.uses}
+        parts[settings.rule.part] = settings.rule
         return dataclasses.replace(self, **parts)
 
     def about(self) -> str:
@@ -80,8 +81,13 @@ class Train:
 
     def settings(self) -> Settings:
         """Of this agent."""
-        rule = getattr(self, self._rule())
-        return Settings(rule, self.solver, self.loop, self.ensemble, self.dyna, self.sac)
+        kind = self._rule()
+        for field in dataclasses.fields(self):
+            idle = dataclasses.is_dataclass(field.default) and field.name not in (*kind.uses, kind.part)
+            if idle and getattr(self, field.name) != field.default:
+                raise UserError(f"--{field.name} says nothing to --agent {self.agent}; leave its options out")
+        parts = {name: getattr(self, name) for name in kind.uses}
+        return Settings(rule=getattr(self, kind.part), solver=self.solver, **parts)
 
     def run(self, words: Sequence[str]) -> int | None:
         """Train into a new folder."""
@@ -98,10 +104,10 @@ class Train:
     def _task(self) -> Task:
         return find_task(self.task, horizon=self.horizon)
 
-    def _rule(self) -> str:
+    def _rule(self) -> type[Rule]:
         if self.agent not in RULES:
             raise unknown("agent", self.agent, RULES)
-        return self.agent
+        return RULES[self.agent]
 
 
 def resume_training(folder: RunFolder, more: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from cdpo.agents import RULES
+from cdpo.agents import RULES, Exploration
 from cdpo.api import returns_note, run_config, seed_numbers
 from cdpo.cells import Progress
 from cdpo.report.training.run import Run, losses
@@ -125,7 +125,9 @@ def ledger(run: Run) -> list[Record]:
     away from was fitted to nothing.
     """
     returns = [row[np.isfinite(row)] for row in run.values("eval_return")]
-    moved = run.values(f"unsettled_{RULES[run.agent].plans_on}")[:, [episode > 1 for episode in run.episodes]]
+    rule = RULES[run.agent]
+    planned = rule.plans_on if issubclass(rule, Exploration) else None
+    moved = run.values(f"unsettled_{planned}")[:, [episode > 1 for episode in run.episodes]]
     spent = run.values("kl_spent") / run.values("kl_bound")
     columns = {
         "lost_share": run.lost(),

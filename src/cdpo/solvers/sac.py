@@ -37,8 +37,11 @@ class SACSettings(Told):
     """Of the logarithm of the entropy's weight."""
     temperature: float = 0.1
     """The entropy's weight at the beginning."""
+    holds: Literal["deviation", "entropy"] = "deviation"
+    """What the entropy's weight holds: the deviation below, or minus the number of actions as the entropy, as the
+    authors of SAC do."""
     deviation: float = 0.2
-    """Standard deviation of actions, before squashing, that the entropy's weight holds on (geometric) average."""
+    """Standard deviation of actions, before squashing, that is held on (geometric) average."""
     polyak: float = 0.02
     """Share by which target critics approach the critics in an update."""
     multiplier_rate: float = 0.1
@@ -158,7 +161,7 @@ class SAC(NamedTuple):
         watched, chosen = trust.some_watched(third, _WATCHED)
         multiplier = jnp.where(trust.active, jnp.exp(state.log_multiplier), 0.0)
 
-        def policy_loss(net: MLP) -> tuple[Array, tuple[Array, Array]]:
+        def policy_loss(net: MLP) -> tuple[Array, tuple[Array, Array, Array]]:
             acting = eqx.tree_at(lambda p: p.net, policy, net)
             # One evaluation for the batch and the watched states: on an accelerator small products cost as large ones.
             everywhere = acting(jnp.concatenate([batch.observation.reshape(-1, watched.shape[-1]), watched]))
@@ -171,14 +174,16 @@ class SAC(NamedTuple):
             # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
             loss = jnp.mean(temperature * density - gain)
             # Of the same size whatever the multiplier is.
-            return (loss + multiplier * spent) / (1 + multiplier), (jnp.mean(here.log_deviation), spent)
+            seen = jnp.mean(here.log_deviation), -jnp.mean(density), spent
+            return (loss + multiplier * spent) / (1 + multiplier), seen
 
-        (_, (noise, spent)), gradient = eqx.filter_value_and_grad(policy_loss, has_aux=True)(policy.net)
+        (_, (noise, entropy, spent)), gradient = eqx.filter_value_and_grad(policy_loss, has_aux=True)(policy.net)
         change, policy_optimiser = self._network.update(gradient, state.policy_optimiser)
         policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
 
         # Too little noise: more weight. The logarithm of the weight itself takes the step.
-        slack = noise - jnp.log(self.settings.deviation)
+        by_entropy = self.settings.holds == "entropy"
+        slack = entropy + policy.actions if by_entropy else noise - jnp.log(self.settings.deviation)
         change, temperature_optimiser = self._temperature.update(slack, state.temperature_optimiser)
         log_temperature = optax.apply_updates(state.log_temperature, change)
 

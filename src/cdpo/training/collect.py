@@ -37,14 +37,12 @@ def initial_states(environment: Environment, seed: int) -> np.ndarray:
 
 
 def training_episode(
-    environment: Environment, task: Task, policy: HostPolicy | None, seed: int, episode: int
+    environment: Environment, task: Task, policy: HostPolicy | None, seed: int, episode: int, *, pink: bool
 ) -> Episode:
-    """One episode by draws from the policy, or by uniform actions without one.
-
-    The noise is pink: at small time steps white noise averages out before it moves anything.
-    """
+    """One episode by draws from the policy, or by uniform actions without one; the noise is pink or white."""
     reset, random = streams(seed, _TRAINING, episode)
-    noise = pink_noise(random, task.horizon, task.actions)
+    shape = task.horizon, task.actions
+    noise = pink_noise(random, *shape) if pink else random.normal(size=shape)
     if policy is None:
         noise = 2 * _normal_cdf(noise) - 1
     return _live(environment, task, policy, reset, noise.astype(np.float32))

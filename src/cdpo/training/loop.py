@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from threadpoolctl import ThreadpoolController
 
-from cdpo.agents import Agent, Kit, Mind
+from cdpo.agents import Agent, Mind
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
 from cdpo.solvers.base import Starts
@@ -75,8 +75,8 @@ class Trainer:
         each = [settings] * len(seeds) if isinstance(settings, Settings) else list(settings)
         self.settings = each[0]
         self.episode = 0  # the next one
-        self._learn = over_lanes(Agent.learn)
-        self._judge = over_lanes(Kit.judge)
+        self._learn = over_lanes(lambda agent, *rest: agent.learn(*rest))
+        self._judge = over_lanes(lambda agent, *rest: agent.judge(*rest))
         self._append = over_lanes(_append)
         self._finite_parts = over_lanes(_finite_parts)
         # An environment that all seeds share can live through one episode at a time.
@@ -196,9 +196,7 @@ class Trainer:
         replay = self._remember(chunk.replay, {lane: episodes[lane].rows for lane in lanes})
         if self.episode > 0 and lanes:
             counts = [len(episodes[lane].rows) if lane in lanes else 1 for lane in range(len(chunk.pupils))]
-            metrics |= jax.device_get(
-                self._judge(chunk.agent.kit, chunk.mind.belief, replay, jnp.array(counts, jnp.int32))
-            )
+            metrics |= jax.device_get(self._judge(chunk.agent, chunk.mind, replay, jnp.array(counts, jnp.int32)))
         pupils = list(chunk.pupils)
         told: list[_Lane] = [None] * len(pupils)
 
@@ -217,7 +215,7 @@ class Trainer:
         starts = Starts(chunk.initial, chunk.replay, blank, blank, chunk.starting)
         iteration = jnp.full(width, self.episode, jnp.int32)
         mind, metrics = self._learn(chunk.agent, chunk.mind, chunk.replay, starts, iteration, chunk.keys)
-        finite, metrics = jax.device_get((self._finite_parts(mind), metrics))
+        finite, metrics = jax.device_get((self._finite_parts(chunk.agent, mind), metrics))
         bad = np.zeros(width, bool)
         for lane in _going(chunk):
             broken = [name for name, good in finite.items() if not good[lane]]
@@ -232,7 +230,8 @@ class Trainer:
         return chunk._replace(mind=mind), metrics
 
     def _live(self, pupil: Pupil, policy: HostPolicy | None) -> Episode:
-        return training_episode(pupil.environment, self.task, policy, pupil.seed, self.episode)
+        pink = self.settings.loop.noise == "pink"
+        return training_episode(pupil.environment, self.task, policy, pupil.seed, self.episode, pink=pink)
 
     def _host_policy(self, mind: Mind, lane: int) -> HostPolicy | None:
         return HostPolicy(jax.tree.map(lambda leaf: leaf[lane], mind.policy)) if self.episode > 0 else None
@@ -362,16 +361,11 @@ _append = jax.jit(Replay.append)
 
 
 @jax.jit
-def _finite_parts(mind: Mind) -> dict[str, Array]:
-    """Whether each part holds numbers only, in the order in which one spoils the next."""
+def _finite_parts(agent: Agent, mind: Mind) -> dict[str, Array]:
+    """Whether each part holds numbers only."""
 
     def finite(tree: Any) -> Array:
         leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
-    return {
-        "model": finite(mind.belief.ensemble),
-        "calibration": finite(mind.belief.calibration),
-        "solver's state": finite(mind.solver_state),
-        "policy": finite(mind.policy),
-    }
+    return {name: finite(part) for name, part in agent.parts(mind).items()}

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
-from cdpo.agents import CDPO, RULES, Agent, Kit, Rule
+from cdpo.agents import CDPO, RULES, Agent, Exploration, Kit, ModelBased, ModelFree, OffPolicy, Rule
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, check_choices, unknown
 from cdpo.solvers.dyna import Dyna, DynaSettings
@@ -22,9 +22,12 @@ class LoopSettings:
     """Episodes between evaluations; the last episode of a run is always evaluated."""
     evaluation_episodes: int = 5
     """Episodes of an evaluation, by the policy's mode."""
+    noise: Literal["pink", "white"] = "pink"
+    """Of actions in training episodes; at small time steps white noise averages out before it moves anything."""
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
+        check_choices(self)
         if not 0 <= self.discount < 1:
             raise UserError(f"loop.discount must be at least 0 and below 1, not {self.discount:g}")
         for name in ("evaluate", "evaluation_episodes"):
@@ -49,7 +52,11 @@ class Settings:
 
     def agent(self, task: Task) -> Agent:
         """The agent that follows these settings."""
-        return Agent(self.rule, Kit(task, self.ensemble, Dyna(self.dyna, SAC(self.sac)), self.loop.discount))
+        learner, discount = SAC(self.sac), self.loop.discount
+        if isinstance(self.rule, OffPolicy):
+            return ModelFree(self.rule, learner, task, discount)
+        assert isinstance(self.rule, Exploration)
+        return ModelBased(self.rule, Kit(task, self.ensemble, Dyna(self.dyna, learner), discount))
 
     def changed(self, **changes: Any) -> "Settings":
         """With other values: each keyword is a part, and its value a part or a dictionary of some of its fields."""
@@ -107,6 +114,24 @@ _PAPER: dict[str, dict[str, Any]] = {
 }
 _GRADIENT_STEPS = 20
 
+# The authors' own settings for agents without a model, whatever the preset.
+_MODEL_FREE: dict[str, dict[str, dict[str, Any]]] = {
+    # Haarnoja et al. 2018 (arXiv:1812.05905), table 1, with their adjusted temperature.
+    "sac": {
+        "loop": {"noise": "white"},
+        "rule": {"batch": 256, "ratio": 1.0},
+        "sac": {
+            "hidden": (256, 256),
+            "critic": "pooled",
+            "learning_rate": 3e-4,
+            "temperature_rate": 3e-4,
+            "temperature": 1.0,
+            "holds": "entropy",
+            "polyak": 0.005,
+        },
+    },
+}
+
 # What differs from the defaults of the parts, found in trials.
 _SPARSE: dict[str, dict[str, Any]] = {"dyna": {"returns": 15}}
 _CHEETAH: dict[str, dict[str, Any]] = {
@@ -141,15 +166,17 @@ def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
     """Settings for an agent by the name of its rule on a task."""
     if rule not in RULES:
         raise unknown("agent", rule, RULES)
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
     start = Settings(rule=RULES[rule]())
+    if rule in _MODEL_FREE:
+        return start.changed(**_MODEL_FREE[rule])
     if name == "default":
         if task.reward is None:  # episodes of unknown tasks teach less, and are to be learned from more
             start = start.changed(dyna={"returns": 5, "updates": 200})
         if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
             start = start.changed(dyna={"broad": 0.0})
         return start.changed(**_TASKS.get(task.name, {}))
-    if name == "paper":
-        # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
-        rounds = max(1, task.horizon // _GRADIENT_STEPS)
-        return start.changed(**_PAPER).changed(dyna={"rounds": rounds, "updates": _GRADIENT_STEPS})
-    raise unknown("preset", name, PRESETS)
+    # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
+    rounds = max(1, task.horizon // _GRADIENT_STEPS)
+    return start.changed(**_PAPER).changed(dyna={"rounds": rounds, "updates": _GRADIENT_STEPS})

@@ -1,0 +1,109 @@
+"""Agents without a model: off-policy learners on the replay of real transitions.
+
+An iteration is an episode: for each of its steps `ratio` updates of the learner, all after its end. Where others learn
+between two steps, these have the same number of updates on the same number of transitions, an episode late.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.agents.base import Agent, Rule
+from cdpo.dynamics.networks import Normaliser
+from cdpo.dynamics.replay import Experience, Replay
+from cdpo.errors import UserError
+from cdpo.solvers.base import Metrics, Objective, Starts, Trust
+from cdpo.solvers.policy import Policy
+from cdpo.solvers.sac import SAC
+from cdpo.tasks import Task
+
+
+@dataclass(frozen=True)
+class OffPolicy(Rule):
+    """How much is learned from the replay."""
+
+    part: ClassVar[str] = "replay"
+    uses: ClassVar[tuple[str, ...]] = ("loop", "sac")
+
+    batch: int = 256
+    """Transitions in a batch."""
+    ratio: float = 1.0
+    """Updates of the learner for each real step."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        if self.batch < 1:
+            raise UserError(f"replay.batch must be at least 1, not {self.batch}")
+        if not self.ratio > 0:
+            raise UserError(f"replay.ratio must be above 0, not {self.ratio:g}")
+
+
+class PolicyMind(NamedTuple):
+    """All that one seed has learned."""
+
+    policy: Policy
+    learner: Any  # its state
+    rows: Array  # int32, those that were learned from
+
+
+class ModelFree(Agent):
+    """A learner on real transitions. Its networks see observations as they are."""
+
+    rule: OffPolicy
+    learner: SAC
+    task: Task = eqx.field(static=True)
+    discount: float = eqx.field(static=True)
+
+    @partial(jax.jit, static_argnums=1)
+    def begin(self, hidden: tuple[int, ...], key: Array) -> PolicyMind:
+        """Untrained."""
+        size = self.task.features(jnp.zeros(self.task.observations)).shape[-1]
+        inputs = Normaliser(jnp.zeros(size), jnp.ones(size))
+        policy = Policy.create(self.task, inputs, hidden, jax.random.fold_in(key, 1))
+        state = self.learner.begin(policy, 1, jax.random.fold_in(key, 2))
+        return PolicyMind(policy, state, jnp.zeros((), jnp.int32))
+
+    @jax.jit
+    def learn(
+        self, mind: PolicyMind, replay: Replay, starts: Starts, iteration: Array, key: Array
+    ) -> tuple[PolicyMind, Metrics]:
+        """As many updates as the new rows ask for."""
+        now = jax.random.fold_in(jax.random.fold_in(key, 1), iteration)
+        objective = Objective(self.discount, Trust.off(mind.policy, 1))
+        # Of all rows so far, less those of before: no fraction of an update is ever lost.
+        asked = (self.rule.ratio * jnp.stack([mind.rows, replay.size])).astype(jnp.int32)
+
+        def update(number: Array, carry: tuple[Policy, Any, Metrics]) -> tuple[Policy, Any, Metrics]:
+            policy, state, total = carry
+            draw, learn = jax.random.split(jax.random.fold_in(now, number))
+            batches = self._draw(replay, draw)
+            policy, state, metrics = self.learner.update(policy, state, batches, objective, learn)
+            return policy, state, jax.tree.map(jnp.add, total, metrics)
+
+        def some(carry: tuple[Policy, Any]) -> Metrics:
+            return self.learner.update(*carry, self._draw(replay, now), objective, now)[2]
+
+        none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(some, (mind.policy, mind.learner)))
+        count = asked[1] - asked[0]
+        policy, state, total = jax.lax.fori_loop(0, count, update, (mind.policy, mind.learner, none))
+        metrics = jax.tree.map(lambda sum_: sum_ / jnp.maximum(count, 1), total)
+        return PolicyMind(policy, state, replay.size), {**metrics, "updates": count}
+
+    def judge(self, mind: PolicyMind, replay: Replay, count: Array) -> Metrics:
+        """Nothing is believed."""
+        return {}
+
+    def parts(self, mind: PolicyMind) -> dict[str, Any]:
+        """From the critics on."""
+        return {"learner's state": mind.learner, "policy": mind.policy}
+
+    def _draw(self, replay: Replay, key: Array) -> Experience:
+        """Batches [K, 1, B] of single steps."""
+        step = replay.draw(key, (self.learner.batches, 1, self.rule.batch))
+        follows = self.discount * (1 - step.terminated)
+        return Experience(step.observation, step.action, step.reward, step.next, follows, jnp.ones_like(follows))
