@@ -78,6 +78,16 @@ def test_a_policy_alone_acts_and_does_not_learn(tmp_path, agent):
             _ = loaded.model
 
 
+def test_the_policy_of_one_seed_is_an_agent_of_its_own(tmp_path, agent):
+    agent[1].save(tmp_path / "one")
+    loaded, seen = cdpo.load(tmp_path / "one"), np.array([np.pi, 0.3])
+    assert loaded.seeds == [1]
+    action, _ = loaded.predict(seen, deterministic=True)
+    np.testing.assert_array_equal(action, agent[1].predict(seen, deterministic=True)[0])
+    assert (action != agent[0].predict(seen, deterministic=True)[0]).any()
+    np.testing.assert_array_equal(loaded.evaluate(2)[0], agent[1].evaluate(2))
+
+
 def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path, tiny):
     def make():
         return gymnasium.make("Pendulum-v1", max_episode_steps=15)

@@ -56,7 +56,7 @@ class DeepAgent:
         self.preset = preset
         self._word = task if isinstance(task, str) and reward is None and terminates is None else None
         self._trainer = Trainer(self.task, self.settings, seed_numbers(seeds, seed))
-        self._seeds = [Seed(self._trainer, index) for index in range(seeds)]
+        self._seeds = [Seed(self, index) for index in range(seeds)]
         self._policy_only = False
         self._wall = 0.0
         self.records: list[Record] = []
@@ -140,14 +140,9 @@ class DeepAgent:
 
     def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
         """Into a new folder: everything, replay included, or what is needed to act."""
-        check_free(path)
-        config = run_config(self.task, self._word, self.settings, self.preset, self.seeds, max(self.episodes - 1, 0))
-        folder = RunFolder.create(path, config)
         if policy_only or self._policy_only:
-            (folder.path / "checkpoints").mkdir()
-            evaluated = {"evaluated": [pupil.evaluated for pupil in self._trainer.pupils]}
-            save_arrays(folder.path / "checkpoints" / POLICY, flatten(self._trainer.minds().policy), evaluated)
-            return folder.path
+            return self._save_policies(path, slice(None))
+        folder = self._new_folder(path, self.seeds)
         kept = Journal(folder, self._trainer)
         try:
             kept.adopt(self.records)
@@ -156,15 +151,30 @@ class DeepAgent:
         folder.write_summary(summarise(folder, self._trainer, self._wall))
         return folder.path
 
+    def _save_policies(self, path: str | Path, which: slice) -> Path:
+        """Those of some seeds, with nothing else."""
+        folder = self._new_folder(path, self.seeds[which])
+        (folder.path / "checkpoints").mkdir()
+        policies = jax.tree.map(lambda leaf: leaf[which], self._trainer.minds().policy)
+        evaluated = {"evaluated": [pupil.evaluated for pupil in self._trainer.pupils[which]]}
+        save_arrays(folder.path / "checkpoints" / POLICY, flatten(policies), evaluated)
+        return folder.path
+
+    def _new_folder(self, path: str | Path, seeds: Sequence[int]) -> RunFolder:
+        check_free(path)
+        episodes = max(self.episodes - 1, 0)
+        return RunFolder.create(path, run_config(self.task, self._word, self.settings, self.preset, seeds, episodes))
+
 
 class Seed:
     """One seed of an agent."""
 
-    def __init__(self, trainer: Trainer, index: int) -> None:
+    def __init__(self, agent: DeepAgent, index: int) -> None:
         """The seed at `index`."""
-        self._trainer = trainer
+        self._agent = agent
+        self._trainer = agent._trainer
         self._index = index
-        self._noise = np.random.default_rng(trainer.pupils[index].seed)
+        self._noise = np.random.default_rng(self.seed)
         self._at: int | None = None
 
     @property
@@ -199,6 +209,10 @@ class Seed:
         environment = self._trainer.pupils[self._index].environment
         # Episode numbers count up from zero in training: these are others.
         return evaluation(environment, self._trainer.task, self._policy, self.seed, 2**31, episodes)
+
+    def save(self, path: str | Path) -> Path:
+        """What is needed to act as this seed does, into a new folder that `cdpo.load` and `cdpo evaluate` take."""
+        return self._agent._save_policies(path, slice(self._index, self._index + 1))
 
     @property
     def model(self) -> "Model":
