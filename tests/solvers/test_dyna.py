@@ -6,8 +6,8 @@ import pytest
 
 from cdpo.dynamics.models import optimistic_model, reference_model, sampled_models
 from cdpo.errors import UserError
-from cdpo.solvers.base import Objective, Trust
-from cdpo.solvers.dyna import Dyna, DynaSettings, step_back
+from cdpo.solvers.base import Objective, Trust, step_back
+from cdpo.solvers.dyna import Dyna, DynaSettings
 from cdpo.solvers.policy import HostPolicy, Policy
 from cdpo.solvers.sac import SAC, SACSettings
 

@@ -1,6 +1,7 @@
 """The types of `solve(policy, models, objective, *, starts, state, key) -> policy, state, metrics`."""
 
-from typing import Any, NamedTuple, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import equinox as eqx
 import jax
@@ -9,9 +10,14 @@ from jax import Array
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.replay import Replay
+from cdpo.errors import UserError
 from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
+from cdpo.told import Told
 
 Metrics = dict[str, Array]
+
+_RETREATS = 16
+_MARGIN = 0.9  # of the bound: what is spent is measured on yet other states
 
 
 class Trust(eqx.Module):
@@ -50,12 +56,63 @@ class Trust(eqx.Module):
         rows = jax.random.randint(key, (count,), 0, self.watched.shape[0])
         return self.watched[rows], jax.tree.map(lambda leaf: leaf[rows], self.chosen)
 
+    def multiplier(self, log_multiplier: Array) -> Array:
+        """What the KL weighs in a Lagrangian: nothing where there is no constraint."""
+        return jnp.where(self.active, jnp.exp(log_multiplier), 0.0)
+
+    def adapted(self, log_multiplier: Array, spent: Array, rate: float) -> Array:
+        """Its logarithm after a step: up where more is spent than the bound, down where less."""
+        excess = jnp.clip(spent / self.bound - 1, -1.0, 1.0)
+        step = jnp.where(self.active, rate * excess, 0.0)
+        return jnp.clip(log_multiplier + step, -7.0, 7.0)
+
+
+def step_back(policy: Policy, trust: Trust) -> tuple[Policy, Array]:
+    """The policy, moved towards q by the least share that puts it inside the trust region; and what was kept.
+
+    The multiplier holds the bound on average over its steps; an update must hold it at its end.
+    """
+
+    def between(share: Array) -> Policy:
+        net = jax.tree.map(lambda far, near: near + share * (far - near), policy.net, trust.centre.net)
+        return eqx.tree_at(lambda p: p.net, policy, net)
+
+    shares = jnp.linspace(1.0, 0.0, _RETREATS + 1)
+    spent = jax.vmap(lambda share: trust.spent(between(share), trust.checked))(shares)
+    inside = spent <= _MARGIN * trust.bound
+    share = jnp.where(trust.active, shares[jnp.argmax(inside.at[-1].set(True))], 1.0)
+    # A share of one must give back the very same numbers.
+    net = jax.tree.map(lambda moved, own: jnp.where(share == 1.0, own, moved), between(share).net, policy.net)
+    return eqx.tree_at(lambda p: p.net, policy, net), share
+
 
 class Objective(NamedTuple):
     """The mean over the models of the policy's value, within a trust region."""
 
     discount: float
     trust: Trust
+
+
+@dataclass(frozen=True)
+class StartSettings(Told):
+    """Where imagined rollouts begin; every solver's settings have it."""
+
+    part: ClassVar[str]
+    """The name of those settings."""
+
+    initial: float = 0.25
+    """Weight of initial states among the starts of rollouts."""
+    visited: float = 0.25
+    """Weight of visited states among the starts."""
+    broad: float = 0.5
+    """Weight of states drawn broadly over the state range among the starts."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        weights = (self.initial, self.visited, self.broad)
+        if not (min(weights) >= 0 and sum(weights) > 0):
+            names = f"{self.part}.initial, {self.part}.visited and {self.part}.broad"
+            raise UserError(f"{names} must not be negative, nor all zero")
 
 
 class Starts(eqx.Module):

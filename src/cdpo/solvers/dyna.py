@@ -1,9 +1,8 @@
 """Dyna: imagined rollouts on a set of models, and a model-free learner on what they bring."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -11,19 +10,17 @@ from jax import Array
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.replay import Experience, draw_below
 from cdpo.errors import UserError
-from cdpo.solvers.base import Metrics, Objective, Starts, Trust
+from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
 from cdpo.solvers.policy import Policy
 from cdpo.solvers.rollouts import imagine
 from cdpo.solvers.sac import SAC
-from cdpo.told import Told
-
-_RETREATS = 16
-_MARGIN = 0.9  # of the bound: what is spent is measured on yet other states
 
 
 @dataclass(frozen=True)
-class DynaSettings(Told, shaping=("real",)):
+class DynaSettings(StartSettings, shaping=("real",)):
     """How much is imagined, where it begins, and how much is learned from it."""
+
+    part: ClassVar[str] = "dyna"
 
     rounds: int = 10
     """Times that new rollouts are made in one update."""
@@ -41,12 +38,6 @@ class DynaSettings(Told, shaping=("real",)):
     """Transitions of each model in a batch."""
     real: float = 0.1
     """Share of real transitions among them."""
-    initial: float = 0.25
-    """Weight of initial states among the starts of rollouts."""
-    visited: float = 0.25
-    """Weight of visited states among the starts."""
-    broad: float = 0.5
-    """Weight of states drawn broadly over the state range among the starts."""
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
@@ -55,9 +46,7 @@ class DynaSettings(Told, shaping=("real",)):
                 raise UserError(f"dyna.{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.real < 1:
             raise UserError(f"dyna.real must be at least 0 and below 1, not {self.real:g}")
-        weights = (self.initial, self.visited, self.broad)
-        if not (min(weights) >= 0 and sum(weights) > 0):
-            raise UserError("dyna.initial, dyna.visited and dyna.broad must not be negative, nor all zero")
+        super().__post_init__()
 
 
 class Dyna(NamedTuple):
@@ -142,22 +131,3 @@ class Dyna(NamedTuple):
             steps=settings.returns,
             discount=objective.discount,
         )
-
-
-def step_back(policy: Policy, trust: Trust) -> tuple[Policy, Array]:
-    """The policy, moved towards q by the least share that puts it inside the trust region; and what was kept.
-
-    The multiplier holds the bound on average over its steps; an update must hold it at its end.
-    """
-
-    def between(share: Array) -> Policy:
-        net = jax.tree.map(lambda far, near: near + share * (far - near), policy.net, trust.centre.net)
-        return eqx.tree_at(lambda p: p.net, policy, net)
-
-    shares = jnp.linspace(1.0, 0.0, _RETREATS + 1)
-    spent = jax.vmap(lambda share: trust.spent(between(share), trust.checked))(shares)
-    inside = spent <= _MARGIN * trust.bound
-    share = jnp.where(trust.active, shares[jnp.argmax(inside.at[-1].set(True))], 1.0)
-    # A share of one must give back the very same numbers.
-    net = jax.tree.map(lambda moved, own: jnp.where(share == 1.0, own, moved), between(share).net, policy.net)
-    return eqx.tree_at(lambda p: p.net, policy, net), share

@@ -113,13 +113,8 @@ class SAC(NamedTuple):
     def renormalised(self, state: SACState, old: Policy, new: Policy, reward: Array) -> SACState:
         """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
         scale = jnp.maximum(reward, 1.0)
-
-        def same(net: MLP) -> MLP:
-            net = rescale_inputs(net, old.inputs, new.inputs)
-            last = jax.tree.map(lambda leaf: leaf * state.scale / scale, (net.weights[-1], net.biases[-1]))
-            return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), net, last)
-
-        return state._replace(critics=same(state.critics), targets=same(state.targets), scale=scale)
+        critics, targets = (same_values(net, old, new, state.scale, scale) for net in (state.critics, state.targets))
+        return state._replace(critics=critics, targets=targets, scale=scale)
 
     def fresh(self, policy: Policy, state: SACState) -> SACState:
         """At the beginning of another problem, whose gradients may be of quite another size for the policy."""
@@ -159,7 +154,7 @@ class SAC(NamedTuple):
 
         trust = objective.trust
         watched, chosen = trust.some_watched(third, _WATCHED)
-        multiplier = jnp.where(trust.active, jnp.exp(state.log_multiplier), 0.0)
+        multiplier = trust.multiplier(state.log_multiplier)
 
         def policy_loss(net: MLP) -> tuple[Array, tuple[Array, Array, Array]]:
             acting = eqx.tree_at(lambda p: p.net, policy, net)
@@ -187,8 +182,6 @@ class SAC(NamedTuple):
         change, temperature_optimiser = self._temperature.update(slack, state.temperature_optimiser)
         log_temperature = optax.apply_updates(state.log_temperature, change)
 
-        excess = jnp.clip(spent / trust.bound - 1, -1.0, 1.0)
-        step = jnp.where(trust.active, self.settings.multiplier_rate * excess, 0.0)
         polyak = self.settings.polyak
         targets = jax.tree.map(lambda new, old: polyak * new + (1 - polyak) * old, critics, state.targets)
         state = SACState(
@@ -197,7 +190,7 @@ class SAC(NamedTuple):
             state.scale,
             rewards,
             log_temperature,
-            jnp.clip(state.log_multiplier + step, -7.0, 7.0),
+            trust.adapted(state.log_multiplier, spent, self.settings.multiplier_rate),
             critic_optimiser,
             policy_optimiser,
             temperature_optimiser,
@@ -210,6 +203,13 @@ class SAC(NamedTuple):
             "multiplier": multiplier,
         }
         return policy, state, metrics
+
+
+def same_values(critics: MLP, old: Policy, new: Policy, before: Array, after: Array) -> MLP:
+    """Critics that say the same once they see what `new` sees, and rewards in units of `after`."""
+    critics = rescale_inputs(critics, old.inputs, new.inputs)
+    last = jax.tree.map(lambda leaf: leaf * before / after, (critics.weights[-1], critics.biases[-1]))
+    return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), critics, last)
 
 
 def critic_inputs(policy: Policy, observation: Array, action: Array) -> Array:
