@@ -79,7 +79,7 @@ class ModelSet(eqx.Module):
         difference = self._apart(seen, reference.mean)
         mean = reference.mean + jnp.sum(self.gain[:, :, None] * difference, axis=1)
         if self.optimism is not None:
-            spread = jnp.sqrt(jnp.mean(difference**2, axis=1))
+            spread = _root(jnp.mean(difference**2, axis=1))
             mean = mean + self.optimism * self.belief.calibration.scale * spread * choice
         if reference.deviation is not None:
             noise = self.belief.calibration.noise * reference.deviation
@@ -130,6 +130,12 @@ class ModelSet(eqx.Module):
             self,
             (jnp.repeat(self.heads[:1], count, axis=0), jnp.repeat(self.gain[:1], count, axis=0)),
         )
+
+
+def _root(square: Array) -> Array:
+    """The square root, with gradient 0 at 0, where heads agree: there that of the plain root is not a number."""
+    positive = square > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
 
 
 def unscaled(task: Task, action: Array) -> Array:
