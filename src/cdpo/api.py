@@ -19,7 +19,7 @@ from cdpo.tasks import Task, find_task
 from cdpo.training.collect import evaluation
 from cdpo.training.loop import Record, Trainer
 from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, summarise
-from cdpo.training.settings import Settings, preset
+from cdpo.training.settings import PARTS, Settings, parts_of, preset
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 _LARGEST_SEED = 2**31 - 1
@@ -329,9 +329,10 @@ def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
 def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) -> Settings:
     """A preset's settings with changes by part, and to the rule by name."""
     settings = preset(name, task, rule)
-    parts = {"loop", "ensemble", "dyna", "sac", "solver"}
-    for part in parts & set(changes) - set(settings.rule.uses) - {"solver"}:
-        raise UserError(f"{rule} makes no use of the settings of {part} (it has: {', '.join(settings.rule.uses)})")
+    used = parts_of(type(settings.rule), changes.get("solver", settings.solver))
+    for part in set(changes) & set(PARTS) - set(used):
+        raise UserError(f"{rule} makes no use of the settings of {part} here (it has: {', '.join(used)})")
+    parts = set(used)
     own = {name: value for name, value in changes.items() if name not in parts}
     return settings.changed(rule=own, **{name: value for name, value in changes.items() if name in parts})
 
@@ -355,7 +356,7 @@ def run_config(
         "task_name": task.name,
         "horizon": task.horizon,
         "agent": settings.rule.name,
-        "solver": settings.solver,
+        **({"solver": settings.solver} if "solver" in settings.parts else {}),
         "preset": name,
         "seeds": len(seeds),
         "seed": seeds[0],

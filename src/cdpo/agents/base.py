@@ -21,7 +21,7 @@ class Rule(Told, ABC):
     part: ClassVar[str]
     """By which the command line reaches the fields: --PART.FIELD."""
     uses: ClassVar[tuple[str, ...]]
-    """The other parts of the settings that say anything to the agent."""
+    """The other parts of the settings that say anything to the agent, but for those of its solver."""
 
 
 class Mind(Protocol):

@@ -64,7 +64,7 @@ class Plan(NamedTuple):
 class Exploration(Rule):
     """An exploration rule: which models a policy is optimised on, and by which updates."""
 
-    uses: ClassVar[tuple[str, ...]] = ("loop", "ensemble", "dyna", "sac")
+    uses: ClassVar[tuple[str, ...]] = ("solver", "loop", "ensemble")
     plans_on: ClassVar[Literal["reference", "sample", "optimistic"]] = "reference"
     """The model whose movement says how unsettled the rule's plans are."""
 

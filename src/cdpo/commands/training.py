@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -19,12 +19,13 @@ from cdpo.errors import UserError, unknown
 from cdpo.progress import Progress
 from cdpo.report import write_figures
 from cdpo.runs import RunFolder, check_free, write_atomic
+from cdpo.solvers.bptt import BPTTSettings
 from cdpo.solvers.dyna import DynaSettings
 from cdpo.solvers.sac import SACSettings
 from cdpo.tasks import Task, check_task, find_task
 from cdpo.training.loop import Trainer
 from cdpo.training.run import journal, train
-from cdpo.training.settings import LoopSettings, Settings, preset
+from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, parts_of, preset
 
 STOPPED = 3
 _MOST = 10**6
@@ -42,8 +43,8 @@ class Train:
     pendulum-swingup-0.2, pusher, half-cheetah) or any Gymnasium id with continuous actions."""
     agent: str = "cdpo"
     """cdpo, greedy, psrl or hucrl; sac, without a model."""
-    solver: Literal["dyna"] = "dyna"
-    """How a policy is optimised on models."""
+    solver: SolverName = "dyna"
+    """How a policy is optimised on models: a learner on imagined data, or back-propagation through time."""
     preset: str = "default"
     """Where settings come from that are not given: default (what works best here) or paper."""
     seeds: int = 1
@@ -60,6 +61,7 @@ class Train:
     ensemble: EnsembleSettings = EnsembleSettings()
     dyna: DynaSettings = DynaSettings()
     sac: SACSettings = SACSettings()
+    bptt: BPTTSettings = BPTTSettings()
     cdpo: CDPO = CDPO()
     greedy: Greedy = Greedy()
     psrl: PSRL = PSRL()
@@ -69,7 +71,8 @@ class Train:
     def with_preset(self) -> "Train":
         """The same words with the preset's settings, as defaults for those that are given."""
         settings = preset(self.preset, self._task(), self._rule().name)
-        parts: dict[str, Any] = {name: getattr(settings, name) for name in settings.rule.uses}
+        used = parts_of(self._rule(), self.solver)
+        parts: dict[str, Any] = {name: getattr(settings, name) for name in used if name != "solver"}
         parts[settings.rule.part] = settings.rule
         return dataclasses.replace(self, **parts)
 
@@ -82,12 +85,14 @@ class Train:
     def settings(self) -> Settings:
         """Of this agent."""
         kind = self._rule()
+        used = parts_of(kind, self.solver)
         for field in dataclasses.fields(self):
-            idle = dataclasses.is_dataclass(field.default) and field.name not in (*kind.uses, kind.part)
+            known = field.name in PARTS or isinstance(field.default, Rule)
+            idle = known and field.name not in (*used, kind.part)
             if idle and getattr(self, field.name) != field.default:
-                raise UserError(f"--{field.name} says nothing to --agent {self.agent}; leave its options out")
-        parts = {name: getattr(self, name) for name in kind.uses}
-        return Settings(rule=getattr(self, kind.part), solver=self.solver, **parts)
+                whom = f"--agent {self.agent}" + (f" with --solver {self.solver}" if "solver" in used else "")
+                raise UserError(f"--{field.name} says nothing to {whom}; leave its options out")
+        return Settings(rule=getattr(self, kind.part), **{name: getattr(self, name) for name in used})
 
     def run(self, words: Sequence[str]) -> int | None:
         """Train into a new folder."""

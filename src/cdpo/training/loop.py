@@ -161,9 +161,9 @@ class Trainer:
         pupils = [Pupil(seed, self.task.make()) for seed, _ in told]
         keys = [jax.random.fold_in(jax.random.key(0), seed) for seed, _ in told]
         agents = [settings.agent(self.task) for _, settings in told]
-        hidden = self.settings.sac.hidden
+        hidden = self.settings.hidden
         minds = [agent.begin(hidden, jax.random.fold_in(key, 2)) for agent, key in zip(agents, keys, strict=True)]
-        starting = [[dyna.initial, dyna.visited, dyna.broad] for dyna in (settings.dyna for _, settings in told)]
+        starting = [[each.initial, each.visited, each.broad] for each in (settings.starts for _, settings in told)]
         initial = np.stack([initial_states(pupil.environment, pupil.seed) for pupil in pupils])
         empty = Replay.empty(self.task.observations, self.task.actions, self._capacity(0))
         chunk = Chunk(
@@ -308,8 +308,8 @@ def advance_together(trainers: Sequence[Trainer], *, last: bool = False) -> list
 
 def program_of(settings: Settings) -> Hashable:
     """Equal for settings that differ only in numbers that are values of one compiled program."""
-    shapes = tuple(jax.tree.structure(part) for part in (settings.rule, settings.ensemble, settings.dyna, settings.sac))
-    return *shapes, settings.loop, settings.solver
+    parts = settings.rule, settings.ensemble, settings.dyna, settings.sac, settings.bptt
+    return *map(jax.tree.structure, parts), settings.loop, settings.solver
 
 
 def _merged(chunks: Sequence[Chunk]) -> Chunk:

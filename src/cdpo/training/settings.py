@@ -2,14 +2,20 @@
 
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_type_hints
+from types import UnionType
+from typing import Any, Literal, get_args, get_type_hints
 
 from cdpo.agents import CDPO, RULES, Agent, Exploration, Kit, ModelBased, ModelFree, OffPolicy, Rule
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, check_choices, unknown
+from cdpo.solvers.base import StartSettings
+from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.dyna import Dyna, DynaSettings
 from cdpo.solvers.sac import SAC, SACSettings
 from cdpo.tasks import Task
+
+SolverName = Literal["dyna", "bptt"]
+_SOLVER_PARTS = {"dyna": ("dyna", "sac"), "bptt": ("bptt",)}
 
 
 @dataclass(frozen=True)
@@ -40,11 +46,12 @@ class Settings:
     """By part; the command line reaches them as --ensemble.heads, --dyna.horizon, --cdpo.kl and so on."""
 
     rule: Rule = CDPO()
-    solver: Literal["dyna"] = "dyna"
+    solver: SolverName = "dyna"
     loop: LoopSettings = LoopSettings()
     ensemble: EnsembleSettings = EnsembleSettings()
     dyna: DynaSettings = DynaSettings()
     sac: SACSettings = SACSettings()
+    bptt: BPTTSettings = BPTTSettings()
 
     def __post_init__(self) -> None:
         """Reject what does not exist."""
@@ -52,11 +59,27 @@ class Settings:
 
     def agent(self, task: Task) -> Agent:
         """The agent that follows these settings."""
-        learner, discount = SAC(self.sac), self.loop.discount
+        discount = self.loop.discount
         if isinstance(self.rule, OffPolicy):
-            return ModelFree(self.rule, learner, task, discount)
+            return ModelFree(self.rule, SAC(self.sac), task, discount)
         assert isinstance(self.rule, Exploration)
-        return ModelBased(self.rule, Kit(task, self.ensemble, Dyna(self.dyna, learner), discount))
+        solver = BPTT(self.bptt) if self.solver == "bptt" else Dyna(self.dyna, SAC(self.sac))
+        return ModelBased(self.rule, Kit(task, self.ensemble, solver, discount))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """That say anything to this agent."""
+        return parts_of(type(self.rule), self.solver)
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Hidden layers of the policy: those of what optimises it."""
+        return self.bptt.hidden if "bptt" in self.parts else self.sac.hidden
+
+    @property
+    def starts(self) -> StartSettings:
+        """Where the solver's rollouts begin."""
+        return self.bptt if self.solver == "bptt" else self.dyna
 
     def changed(self, **changes: Any) -> "Settings":
         """With other values: each keyword is a part, and its value a part or a dictionary of some of its fields."""
@@ -68,8 +91,10 @@ class Settings:
         return Settings(**parts)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return {**dataclasses.asdict(self), "rule": {"name": self.rule.name, **dataclasses.asdict(self.rule)}}
+        """As plain values; those that say nothing to the agent are left out."""
+        told = dataclasses.asdict(self)
+        rule = {"name": self.rule.name, **dataclasses.asdict(self.rule)}
+        return {"rule": rule, **{name: told[name] for name in self.parts}}
 
     @classmethod
     def from_json(cls, values: Any) -> "Settings":
@@ -83,6 +108,14 @@ class Settings:
             raise UserError("the settings of the run cannot be read; start it again elsewhere") from error
 
 
+PARTS = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "rule")
+
+
+def parts_of(rule: type[Rule], solver: str) -> tuple[str, ...]:
+    """The parts of the settings that say anything to an agent with this rule, and this solver if it has one."""
+    return (*rule.uses, *(_SOLVER_PARTS.get(solver, ()) if "solver" in rule.uses else ()))
+
+
 def _changed(part: str, old: Any, changes: dict[str, Any]) -> Any:
     hints = get_type_hints(type(old))
     known = [field.name for field in dataclasses.fields(old)]
@@ -91,8 +124,10 @@ def _changed(part: str, old: Any, changes: dict[str, Any]) -> Any:
             raise unknown(f"setting of {part}", name, known)
         if isinstance(value, list):
             changes = {**changes, name: tuple(value)}
-        elif hints[name] in (int, float, bool) and not _fits(value, hints[name]):
-            raise UserError(f"{part}.{name} must be of type {hints[name].__name__}, not {value!r}")
+            continue
+        kind, *none = get_args(hints[name]) if isinstance(hints[name], UnionType) else [hints[name]]
+        if kind in (int, float, bool) and not (_fits(value, kind) or (none and value is None)):
+            raise UserError(f"{part}.{name} must be of type {kind.__name__}, not {value!r}")
     return replace(old, **changes)
 
 
@@ -175,7 +210,7 @@ def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
         if task.reward is None:  # episodes of unknown tasks teach less, and are to be learned from more
             start = start.changed(dyna={"returns": 5, "updates": 200})
         if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
-            start = start.changed(dyna={"broad": 0.0})
+            start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0})
         return start.changed(**_TASKS.get(task.name, {}))
     # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
     rounds = max(1, task.horizon // _GRADIENT_STEPS)

@@ -1,0 +1,270 @@
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdpo.dynamics.models import optimistic_model, reference_model, sampled_models
+from cdpo.dynamics.networks import Normaliser
+from cdpo.errors import UserError
+from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.bptt import BPTT, BPTTSettings, roll_out, traced, values
+from cdpo.solvers.policy import HostPolicy, Policy
+from cdpo.training.settings import Settings
+
+KEY = jax.random.key(0)
+TINY = BPTTSettings(horizon=3, particles=4, updates=4, hidden=(8,), learning_rate=0.05)
+KINDS = ("maac", "svg")
+
+
+def changed(settings, **changes):
+    return BPTTSettings(**{**vars(settings), **changes})
+
+
+def steered(observation, action, following):
+    """Best at zero, and with no more effort than needed."""
+    return -(following[..., 0] ** 2) - 0.1 * action[..., 0] ** 2
+
+
+def around(policy, bound, active=True, count=32):
+    states = jnp.linspace(-1, 1, count)[:, None]
+    return Trust.around(policy, states, states + 0.01, jnp.float32(bound), active=active)
+
+
+def away(policy, by):
+    return eqx.tree_at(lambda p: p.net, policy, jax.tree.map(lambda leaf: leaf + by, policy.net))
+
+
+# --- the objective
+
+
+def high(observation, action, following):
+    return following[..., 0] > 1.5
+
+
+@pytest.mark.parametrize("optimistic", [False, True], ids=["sampled models", "optimistic model"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_gradient_is_that_of_finite_differences(linear_task, linear_belief, some_policy, kind, optimistic):
+    with jax.enable_x64(True):
+        task = linear_task(steered, high)
+        belief = linear_belief(task, [[[0.2], [0.1]], [[0.3], [0.2]], [[0.1], [0.1]]])
+        models = optimistic_model(belief, 2, 1.0) if optimistic else sampled_models(belief, 2, "subset", KEY)
+        solver = BPTT(changed(TINY, kind=kind, horizon=5))
+        policy = some_policy(task, extra=1 if optimistic else 0)
+        state = solver.begin(policy, 2, KEY)
+        exact = lambda tree: jax.tree.map(  # noqa: E731
+            lambda leaf: leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree
+        )
+        policy, models, state, trust = exact((policy, models, state, around(away(policy, 0.1), 0.1)))
+        begin = jnp.linspace(-1.0, 1.45, 8).reshape(2, 4, 1)
+
+        @jax.jit
+        def loss(net, key):
+            def lagrangian(net):
+                return solver.lagrangian(net, policy, state, models, Objective(0.9, trust), begin, key)
+
+            return jax.value_and_grad(lagrangian, has_aux=True)(net)
+
+        for number in range(3):
+            key, way = jax.random.split(jax.random.key(number))
+            (_, (path, _)), gradient = loss(policy.net, key)
+            assert 0 < jnp.mean(path.alive[-1]) < 1  # some came to an end
+            assert jnp.any(path.kl > 0)
+            leaves, shape = jax.tree.flatten(policy.net)
+            ways = [
+                jax.random.normal(k, x.shape) for k, x in zip(jax.random.split(way, len(leaves)), leaves, strict=True)
+            ]
+            ahead, back = (
+                loss(jax.tree.unflatten(shape, [x + by * w for x, w in zip(leaves, ways, strict=True)]), key)[0][0]
+                for by in (1e-6, -1e-6)
+            )
+            slope = sum(jnp.sum(g * w) for g, w in zip(jax.tree.leaves(gradient), ways, strict=True))
+            np.testing.assert_allclose((ahead - back) / 2e-6, slope, rtol=1e-5, atol=1e-8)
+
+
+def test_heads_that_agree_leave_the_optimistic_model_a_gradient(linear_task, linear_belief, some_policy):
+    task = linear_task(steered)
+    models = optimistic_model(linear_belief(task, np.full((3, 2, 1), 0.1)), 2, 1.0)
+    solver, policy = BPTT(TINY), some_policy(task, extra=1)
+    arguments = policy, solver.begin(policy, 2, KEY), models, Objective(0.9, Trust.off(policy, 4)), jnp.ones((2, 4, 1))
+    gradient, _ = jax.jit(jax.grad(lambda net: solver.lagrangian(net, *arguments, KEY), has_aux=True))(policy.net)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert any(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(gradient))
+
+
+def short_of_two(observation, action, following):
+    """No number beyond two."""
+    return jnp.log(2 - following[..., 0])
+
+
+def beyond_one(observation, action, following):
+    return following[..., 0] > 1
+
+
+def test_nothing_after_a_termination_counts(linear_task, linear_belief, some_policy):
+    task = linear_task(short_of_two, beyond_one)
+    models = reference_model(linear_belief(task, [[[1.0], [0.0]]]), 1)  # s' = 2 s
+    policy = some_policy(task)
+    begin = jnp.array([[[0.3], [0.1]]])  # 0.6, 1.2; and 0.2, 0.4, 0.8, 1.6
+    path = jax.jit(lambda: roll_out(policy, away(policy, 0.1), models, begin, KEY, 5))()
+    np.testing.assert_array_equal(path.alive[:, 0], np.array([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]]).T)
+    np.testing.assert_allclose(path.reward[:, 0, 0], [np.log(1.4), np.log(0.8), 0, 0, 0], rtol=1e-4, atol=1e-6)
+    for part in (path.kl, path.log_deviation):
+        assert np.all(np.asarray(part[2:, 0, 0]) == 0) and np.all(np.asarray(part[:2, 0, 0]) != 0)
+    assert path.average(jnp.ones_like(path.reward), 0.9) == pytest.approx(1)
+
+    solver = BPTT(changed(TINY, horizon=5))
+    state = solver.begin(policy, 1, KEY)
+    huge = eqx.tree_at(lambda s: s.critics.targets.biases[-1], state, jnp.full((1, 1), 1e6))
+    objective = Objective(0.9, Trust.off(policy, 4))
+    loss = jax.jit(
+        lambda state, begin: eqx.filter_value_and_grad(solver.lagrangian, has_aux=True)(
+            policy.net, policy, state, models, objective, begin, KEY
+        )
+    )
+    (_, (_, returns)), gradient = loss(
+        eqx.tree_at(lambda s: s.critics.targets.biases[-1], huge, jnp.zeros((1, 1))), begin
+    )
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    (_, (_, trusting)), _ = loss(huge, begin)
+    assert np.all(np.asarray(trusting[1, 0, 0] == returns[1, 0, 0]))  # the step into the end: its reward alone
+    assert returns[1, 0, 0] == pytest.approx(np.log(0.8), rel=1e-4)
+    assert trusting[0, 0, 0] > 1e3  # before it a value may be asked
+
+
+@settings(derandomize=True, max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), trace=st.sampled_from([0.0, 0.7, 1.0]), ending=st.sampled_from([0.0, 0.4]))
+def test_targets_mix_returns_of_all_lengths(seed, trace, ending):
+    rng = np.random.default_rng(seed)
+    reward, later = rng.normal(size=(2, 5, 1, 3))
+    alive = np.cumprod(rng.random((5, 1, 3)) >= ending, axis=0).astype(float)
+    seen = np.asarray(jax.jit(traced, static_argnums=3)(*map(jnp.asarray, (reward, alive, later)), 0.9, trace))
+    for t, p in np.ndindex(5, 3):
+        returns, total, weight = [], 0.0, 1.0
+        for k in range(t, 5):
+            total += weight * reward[k, 0, p]
+            weight *= 0.9 * alive[k, 0, p]
+            returns.append(total + weight * later[k, 0, p])
+        shares = [(1 - trace) * trace**k for k in range(len(returns) - 1)] + [trace ** (len(returns) - 1)]
+        np.testing.assert_allclose(seen[t, 0, p], np.dot(shares, returns), rtol=1e-4, atol=1e-5)
+
+
+# --- the whole
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def solver(request, linear_task, linear_belief, some_policy, starts_at):
+    """A function of the models, the trust region and a key; and how often it was compiled."""
+    task = linear_task(steered)
+    belief = linear_belief(task, [[[-0.1], [0.1]], [[-0.1], [0.2]], [[-0.2], [0.1]]])
+    bptt = BPTT(changed(TINY, kind=request.param))
+    policy, starts = some_policy(task), starts_at([[1.0], [-1.0]], weights=(1.0, 1.0, 1.0))
+    compiled = []
+
+    @jax.jit
+    def solve(models, trust, key):
+        compiled.append(True)
+        state = bptt.begin(policy, models.count, jax.random.key(1))
+        return bptt(policy, models, Objective(0.9, trust), starts=starts, state=state, key=key)
+
+    return solve, policy, belief, compiled
+
+
+def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the_end(solver):
+    solve, policy, belief, compiled = solver
+    models = sampled_models(belief, 2, "subset", KEY)
+    off, tight = around(policy, 1e-3, active=False), around(policy, 1e-3)
+    (free, _, loose), (bound, state, held) = (solve(models, trust, KEY) for trust in (off, tight))
+    assert len(compiled) == 1
+    assert off.spent(free, off.checked) > 1e-3
+    assert (loose["kept"], loose["multiplier"]) == (1, 0)
+    assert tight.spent(bound, tight.checked) <= 1e-3
+    assert held["kept"] < 1 and held["multiplier"] > 1
+    assert 0 < held["gradient_norm"] <= held["gradient_norm_max"]
+    for tree in (free, bound, state, loose, held):
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
+
+
+def test_on_the_reference_alone_and_unbounded_the_conservative_update_is_the_referential_one(solver):
+    solve, policy, belief, compiled = solver
+    reference = reference_model(belief, 2, heads=1)
+    referential = solve(reference, Trust.off(policy, 32), KEY)
+    conservative = solve(reference, around(policy, 0.1, active=False), KEY)
+    jax.tree.map(np.testing.assert_array_equal, referential, conservative)
+    assert len(compiled) == 1
+    other = solve(reference, Trust.off(policy, 32), jax.random.key(1))
+    assert np.any(np.asarray(other[0].net.weights[0] != referential[0].net.weights[0]))
+
+
+def test_values_survive_another_normaliser_and_another_size_of_rewards(linear_task, some_policy):
+    solver, policy = BPTT(TINY), some_policy(linear_task(steered))
+    new = policy.renormalised(Normaliser(jnp.array([3.0]), jnp.array([0.2])))
+    state = solver.begin(policy, 2, KEY)
+    again = solver.renormalised(state, policy, new, jnp.asarray(5.0))
+    places = jnp.linspace(-2, 2, 12).reshape(2, 2, 3, 1)
+    for old, now in ((state.critics.nets, again.critics.nets), (state.critics.targets, again.critics.targets)):
+        np.testing.assert_allclose(values(old, policy, places), 5 * values(now, new, places), rtol=1e-3, atol=1e-4)
+    assert again.scale == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at, kind):
+    task = linear_task(steered)
+    belief = linear_belief(task, [[[0.0], [0.5]]])  # s' = s + a / 2
+    horizon = {"maac": 3, "svg": 8}[kind]
+    bptt = BPTT(changed(TINY, kind=kind, horizon=horizon, particles=16, updates=150, hidden=(16,), learning_rate=0.01))
+    policy = Policy.create(task, belief.ensemble.inputs, (16,), jax.random.key(2))
+    starts = starts_at([[0.0]], weights=(0.0, 0.0, 1.0), low=-1.0, high=1.0)
+
+    @jax.jit
+    def solve(key):
+        objective = Objective(0.8, Trust.off(policy, 4))
+        return bptt(
+            policy, reference_model(belief, 1), objective, starts=starts, state=bptt.begin(policy, 1, key), key=key
+        )
+
+    better, _, metrics = solve(KEY)
+    act, state = HostPolicy(better), np.array([[-0.8], [0.8]])
+    for _ in range(10):
+        state = state + 0.5 * act(state)
+    assert np.all(np.abs(state) < 0.1)
+    assert metrics["log_deviation"] == pytest.approx(np.log(bptt.settings.deviation), abs=0.2)
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"horizon": 0}, "bptt.horizon must be at least 1"),
+        ({"horizon": 2.5}, "must be of type int"),
+        ({"particles": 0}, "bptt.particles must be at least 1"),
+        ({"updates": 0}, "bptt.updates must be at least 1"),
+        ({"critic_steps": 0}, "bptt.critic_steps must be at least 1"),
+        ({"clip": 0.0}, "bptt.clip must be above 0"),
+        ({"trace": 1.5}, "bptt.trace must be between 0 and 1"),
+        ({"polyak": 0.0}, "bptt.polyak must be in (0, 1]"),
+        ({"kind": "mac"}, "did you mean 'maac'"),
+        ({"initial": 0.0, "visited": 0.0, "broad": 0.0}, "bptt.broad must not be negative, nor all zero"),
+    ],
+)
+def test_settings_outside_their_range_are_told_in_one_line(wrong, word):
+    with pytest.raises(UserError) as told:
+        Settings(solver="bptt").changed(bptt=wrong)
+    assert word in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("change", [{}, {"kind": "svg"}, {"horizon": 7, "hidden": (8, 9), "clip": 0.3}])
+def test_settings_survive_json(change):
+    told = Settings(solver="bptt").changed(bptt=change)
+    assert Settings.from_json(json.loads(json.dumps(told.to_json()))) == told
+
+
+def test_each_kind_has_a_horizon_of_its_own():
+    assert BPTTSettings(kind="maac").steps < BPTTSettings(kind="svg").steps
+    assert BPTTSettings(kind="svg", horizon=7).steps == 7
