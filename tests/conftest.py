@@ -30,6 +30,7 @@ def tiny() -> dict[str, Any]:
         "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
         "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
         "sac": {"hidden": (8,)},
+        "bptt": {"updates": 2, "particles": 2, "horizon": 2, "hidden": (8,)},
     }
 
 

@@ -142,6 +142,8 @@ MISTAKES = {
     "tabular --size 3 3": "a size is named twice",
     "tabular --agents psrl psrl": "an agent is named twice",
     "tabular --agents": "no agents are named",
+    "train pusher --bptt.horizon 0": "bptt.horizon must be at least 1, not 0",
+    "train pusher --bptt.updates 0": "bptt.updates must be at least 1, not 0",
     # Values that are no such thing.
     "tabular --steps abc": "--steps",
     "tabular --steps": "Missing value for argument '--steps'",
@@ -149,6 +151,8 @@ MISTAKES = {
     "tabular --cdpo.eta much": "--cdpo.eta",
     "tabular --cdpo.constraint foo": "invalid choice 'foo' for argument '--cdpo.constraint'",
     "reproduce chain --scale tiny": "invalid choice 'tiny' for argument '--scale'",
+    "train pusher --solver btpt": "invalid choice 'btpt' for argument '--solver'. Expected one of ('dyna', 'bptt')",
+    "train pusher --bptt.kind svgg": "invalid choice 'svgg' for argument '--bptt.kind'",
     # Files and environments that cannot become an MDP.
     "tabular --env rows.npz": "transition[0, 0] sums to 0.9, not to 1",
     "tabular --env nan.npz": "reward_mean[0, 0, 0] is nan",
@@ -264,7 +268,7 @@ def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):
         assert (code, err) == (0, "")
         assert f"--preset {command.preset} for {command.task}, --agent {command.agent}" in out
         shown = options(out)
-        for part in ("dyna", "sac", command.agent):
+        for part in ("dyna", "sac", "bptt", command.agent):
             for name, value in dataclasses.asdict(getattr(command, part)).items():
                 told = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 assert f"(default: {told})" in shown[f"--{part}.{name.replace('_', '-')}"]

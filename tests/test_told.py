@@ -7,6 +7,7 @@ import pytest
 
 from cdpo.agents import CDPO, HUCRL
 from cdpo.dynamics.ensemble import EnsembleSettings
+from cdpo.solvers.bptt import BPTTSettings
 from cdpo.solvers.dyna import DynaSettings
 from cdpo.solvers.sac import SACSettings
 from cdpo.told import Told
@@ -32,7 +33,9 @@ def test_numbers_are_leaves_and_words_counts_and_what_shapes_are_structure():
         assert jax.tree.structure(other) != same
 
 
-@pytest.mark.parametrize("one", [Some("b", 4, 0.1), CDPO(kl=0.3), HUCRL(beta=2.0), DynaSettings(), SACSettings()])
+@pytest.mark.parametrize(
+    "one", [Some("b", 4, 0.1), CDPO(kl=0.3), HUCRL(beta=2.0), DynaSettings(), SACSettings(), BPTTSettings()]
+)
 def test_a_tree_is_put_together_again(one):
     leaves, structure = jax.tree.flatten(one)
     assert jax.tree.unflatten(structure, leaves) == one
@@ -59,6 +62,7 @@ def test_numbers_of_several_lie_side_by_side():
 
 
 def test_every_number_of_an_agent_is_a_leaf_but_the_share_of_real_rows():
-    for settings, shaping in ((EnsembleSettings(), 0), (DynaSettings(), 1), (SACSettings(), 0), (CDPO(), 0)):
+    told = (EnsembleSettings(), 0), (DynaSettings(), 1), (SACSettings(), 0), (BPTTSettings(), 0), (CDPO(), 0)
+    for settings, shaping in told:
         floats = [field.name for field in dataclasses.fields(settings) if field.type is float]
         assert len(jax.tree.leaves(settings)) == len(floats) - shaping

@@ -227,6 +227,8 @@ def test_the_paper_scale_is_the_papers():
     one = dataclasses.replace(cells("paper")[0].settings.rule, update="referential")
     settings = cells("paper")[0].settings.changed(rule=one)
     assert exploration.on_equal_terms(settings).dyna.rounds == 2 * settings.dyna.rounds  # it makes one update
+    settings = settings.changed(solver="bptt")
+    assert exploration.on_equal_terms(settings).bptt.updates == 2 * settings.bptt.updates
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def complaint():
 def tiny_words(tiny) -> list[str]:
     """The tiny settings on the command line, on a task with short episodes."""
     words = ["pendulum-swingup", "--horizon", "20", "--cdpo.models", str(tiny["models"])]
-    for part in ("loop", "ensemble", "dyna", "sac"):
+    for part in ("loop", "ensemble", "dyna", "sac", "bptt"):
         for name, value in tiny[part].items():
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--{part}.{name.replace('_', '-')}", *map(str, values)]

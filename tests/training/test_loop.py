@@ -90,7 +90,14 @@ def test_seeds_side_by_side_may_differ_in_numbers_and_each_is_as_it_is_alone(dri
 
 
 @pytest.mark.parametrize(
-    "change", [{"rule": {"update": "referential"}}, {"dyna": {"real": 0.5}}, {"loop": {"discount": 0.5}}]
+    "change",
+    [
+        {"rule": {"update": "referential"}},
+        {"dyna": {"real": 0.5}},
+        {"loop": {"discount": 0.5}},
+        {"solver": "bptt"},
+        {"bptt": {"kind": "svg"}},
+    ],
 )
 def test_seeds_side_by_side_cannot_differ_in_what_makes_another_program(drift, tiny, change):
     one = settings(drift, tiny)

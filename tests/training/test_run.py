@@ -59,6 +59,18 @@ def test_killed_and_resumed_it_ends_bit_equal_to_the_run_that_was_not(tmp_path, 
     assert not list(folder.rglob(".cdpo-*.tmp"))
 
 
+@pytest.mark.parametrize("kind", ["maac", pytest.param("svg", marks=pytest.mark.slow)])
+def test_so_it_does_by_back_propagation_through_time(tmp_path, child, tiny_words, told, kind):
+    words = [*tiny_words, "--solver", "bptt", "--bptt.kind", kind, "--episodes", "2", "--out"]
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    assert child("train", *words, str(whole)).returncode == 0
+    child("train", *words, str(folder), kill=("cdpo.training.run", "save_arrays", "before", 2))
+    result = child("resume", str(folder))
+    assert result.returncode == 0, result.stderr
+    assert_same(folder, whole, told)
+    assert {"pi_gradient_norm", "pi_gradient_norm_max", "pi_imagined_return", "pi_kept"} <= told(whole)[-1].keys()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(6))
 def test_killed_at_random_moments_it_ends_bit_equal(tmp_path, child, tiny_words, whole, told, number):

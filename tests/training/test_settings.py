@@ -33,6 +33,7 @@ def test_settings_survive_json(rule, name, task):
         ({"dyna": {"initial": 0.0, "visited": 0.0, "broad": 0.0}}, "nor all zero"),
         ({"rule": {"kl": 0.0}}, "--cdpo.schedule none"),
         ({"loop": {"discount": 1.0}}, "below 1"),
+        ({"solver": "btpt"}, "unknown solver 'btpt'; did you mean 'bptt'"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(changes, word):
@@ -65,8 +66,16 @@ def test_unknown_names_are_refused_with_the_nearest():
 
 
 def test_without_a_known_range_no_rollout_begins_beyond_what_was_seen():
-    assert preset("default", find_task("Pendulum-v1")).dyna.broad == 0
-    assert preset("default", TASKS["pendulum-swingup"]).dyna.broad > 0
+    for solver in ("dyna", "bptt"):
+        unknown, known = (preset("default", find_task(name)) for name in ("Pendulum-v1", "pendulum-swingup"))
+        assert unknown.changed(solver=solver).starts.broad == 0
+        assert known.changed(solver=solver).starts.broad > 0
+
+
+def test_a_policy_has_the_layers_of_the_solver_that_optimises_it():
+    settings = Settings().changed(sac={"hidden": (3,)}, bptt={"hidden": (4,)})
+    assert settings.hidden == (3,)
+    assert settings.changed(solver="bptt").hidden == (4,)
 
 
 def test_what_is_known_of_a_task_comes_before_what_is_usual_for_unknown_rewards():

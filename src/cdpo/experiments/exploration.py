@@ -53,4 +53,6 @@ def on_equal_terms(settings: Settings) -> Settings:
     """As many gradient steps in an iteration as CDPO makes: a rule with one update gets the rounds of its two."""
     if isinstance(settings.rule, CDPO) and settings.rule.update == "dual":
         return settings
+    if settings.solver == "bptt":
+        return settings.changed(bptt={"updates": 2 * settings.bptt.updates})
     return settings.changed(dyna={"rounds": 2 * settings.dyna.rounds})
