@@ -152,8 +152,9 @@ def together(monkeypatch):
     monkeypatch.setattr(loop, "chunks_of", lambda lanes: [list(lanes)])
 
 
-def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(drift, tiny, together):
-    one = settings(drift, tiny)
+@pytest.mark.parametrize("solver", ["dyna", pytest.param("bptt", marks=pytest.mark.slow)])
+def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(drift, tiny, together, solver):
+    one = settings(drift, tiny).changed(solver=solver)
     variants = [one, one.changed(rule={"kl": 1e-3})]
     trainer = Trainer(drift, variants, [3, 5])
     assert len(trainer.chunks) == 1
