@@ -117,7 +117,7 @@ def theirs(particles: int, horizon: int) -> Callable[[], Gradient]:
             ).sum(-1)
             kl = torch.where(kl < 1.6, kl, 2 * torch.sqrt(1.6 * kl.clamp(min=1.6)) - 1.6)
             total, spent = total + weight * reward.mean(), spent + weight * kl.mean()
-            off = off + weight * ((log.mean(dim=-1) - deviation) ** 2).mean()
+            off = off + weight * ((log - deviation) ** 2).mean()
             weight, weights, state = weight * DISCOUNT, weights + weight, state_after
         loss = (spent + off - total) / weights / 2  # the multiplier is one
         return [each.numpy() for each in torch.autograd.grad(loss, own)]

@@ -107,6 +107,8 @@ def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path, ti
         (lambda: cdpo.CDPO("CartPole-v1"), "Box"),
         (lambda: cdpo.CDPO("pusher", eta=0.2), "unknown setting of rule 'eta'"),
         (lambda: cdpo.CDPO("pusher", seeds=0), "at least 1"),
+        (lambda: cdpo.CDPO("pusher", solver="bttp"), "unknown solver 'bttp'; did you mean 'bptt'"),
+        (lambda: cdpo.CDPO("pusher", solver="bptt", bptt={"horizon": 0}), "bptt.horizon must be at least 1"),
         (lambda: cdpo.CDPO("pusher", preset="papers"), "did you mean 'paper'"),
         (lambda: cdpo.load("nowhere"), "no such folder"),
     ],

@@ -86,6 +86,19 @@ def test_its_gradient_is_that_of_finite_differences(linear_task, linear_belief, 
             np.testing.assert_allclose((ahead - back) / 2e-6, slope, rtol=1e-5, atol=1e-8)
 
 
+def test_the_noise_of_every_part_is_held(linear_task, linear_belief, starts_at):
+    task = linear_task(steered, actions=2)
+    models = reference_model(linear_belief(task, [[[0.0], [0.5], [0.0]]]), 1)
+    bptt = BPTT(changed(TINY, kind="svg", updates=60, deviation=0.5))
+    policy = Policy.create(task, models.belief.ensemble.inputs, (8,), KEY)
+    apart = eqx.tree_at(lambda p: p.net.biases[-1], policy, jnp.array([0.0, 0.0, 0.5, -2.0]))
+    starts = starts_at([[0.0]], weights=(0.0, 0.0, 1.0), low=-1.0, high=1.0, actions=2)
+    objective = Objective(0.8, Trust.off(policy, 4))
+    solve = jax.jit(lambda key: bptt(apart, models, objective, starts=starts, state=bptt.begin(apart, 1, key), key=key))
+    better, _, _ = solve(KEY)
+    np.testing.assert_allclose(better(jnp.linspace(-1, 1, 5)[:, None]).log_deviation, np.log(0.5), atol=0.3)
+
+
 def test_heads_that_agree_leave_the_optimistic_model_a_gradient(linear_task, linear_belief, some_policy):
     task = linear_task(steered)
     models = optimistic_model(linear_belief(task, np.full((3, 2, 1), 0.1)), 2, 1.0)

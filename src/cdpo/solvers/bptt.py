@@ -45,11 +45,11 @@ class BPTTSettings(StartSettings):
     critic_steps: int = 4
     """Gradient steps of the critics after each of the policy, on the same rollouts."""
     trace: float = 0.8
-    """Share of the longer returns in a critic's target: 0 for one step, 1 for the whole rollout."""
+    """Share of the longer returns in what policy and critics aim at: 0 for one step, 1 for the whole rollout."""
     polyak: float = 0.05
     """Share by which target critics approach the critics after each step of the policy."""
     deviation: float = 0.2
-    """Standard deviation of actions, before squashing, that is held at every state."""
+    """Standard deviation of every part of an action, before squashing, that is held at every state."""
     multiplier_rate: float = 0.1
     """Of the logarithm of the trust region's multiplier, per gradient step and excess."""
 
@@ -98,7 +98,7 @@ class Path(NamedTuple):
     alive: Array  # [H + 1, M, P], 1.0 until the task ends
     reward: Array  # [H, M, P]
     kl: Array  # [H, M, P], to another policy, as `counted`
-    log_deviation: Array  # [H, M, P], mean over the parts of an action
+    log_deviation: Array  # [H, M, P, m]
 
     def average(self, quantity: Array, discount: float) -> Array:
         """Mean of [H, M, P] over the states before an end, by their discounted weight."""
@@ -177,7 +177,7 @@ class BPTT(NamedTuple):
         path = roll_out(acting, trust.centre, models, begin, key, settings.steps)
         returns = self._returns(acting, state, path, discount)
         gain = jnp.mean(returns[0]) / jnp.sum(discounts(settings.steps, discount))
-        off = path.average((path.log_deviation - jnp.log(settings.deviation)) ** 2, discount)
+        off = path.average(jnp.mean((path.log_deviation - jnp.log(settings.deviation)) ** 2, axis=-1), discount)
         spent = path.average(path.kl, discount)
         multiplier = trust.multiplier(state.log_multiplier)
         # Of the same size whatever the multiplier is.
@@ -201,7 +201,7 @@ class BPTT(NamedTuple):
         return {
             "imagined_return": jnp.mean(jnp.sum(path.reward, axis=0)),
             "imagined_ends": 1 - jnp.mean(path.alive[-1]),
-            "log_deviation": path.average(path.log_deviation, objective.discount),
+            "log_deviation": path.average(jnp.mean(path.log_deviation, axis=-1), objective.discount),
             "multiplier": objective.trust.multiplier(state.log_multiplier),
         }
 
@@ -231,7 +231,7 @@ class BPTT(NamedTuple):
 def roll_out(policy: Policy, centre: Policy, models: ModelSet, begin: Array, key: Array, horizon: int) -> Path:
     """From states [M, P, d], and how far the policy is from `centre` on the way.
 
-    Of the way back only products are kept, and the rest is computed again: that is less memory, and quicker.
+    For the way back only products are kept, and the rest is computed again: half the memory, in the same time.
     """
 
     def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
@@ -243,8 +243,9 @@ def roll_out(policy: Policy, centre: Policy, models: ModelSet, begin: Array, key
         kl = counted(kl_divergence(before, centre(observation)))
         after = alive * (1 - terminated)
         carried = jnp.where(after[..., None] > 0, following, jax.lax.stop_gradient(observation))
-        seen = (jnp.where(alive > 0, each, 0.0) for each in (reward, kl, jnp.mean(before.log_deviation, axis=-1)))
-        return (carried, after), (carried, after, *seen)
+        reward, kl = (jnp.where(alive > 0, each, 0.0) for each in (reward, kl))
+        log_deviation = jnp.where(alive[..., None] > 0, before.log_deviation, 0.0)
+        return (carried, after), (carried, after, reward, kl, log_deviation)
 
     step = jax.checkpoint(step, policy=jax.checkpoint_policies.dots_saveable, prevent_cse=False)
     alive = jnp.ones(begin.shape[:-1])
