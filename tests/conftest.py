@@ -30,8 +30,13 @@ def tiny() -> dict[str, Any]:
         "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
         "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
         "sac": {"hidden": (8,)},
-        "bptt": {"updates": 2, "particles": 2, "horizon": 2, "hidden": (8,)},
     }
+
+
+@pytest.fixture(scope="session")
+def tiny_bptt() -> dict[str, Any]:
+    """The same for the solver that has no learner."""
+    return {"updates": 2, "particles": 2, "horizon": 2, "hidden": (8,)}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -114,7 +114,7 @@ MISTAKES = {
     "tabular chain": "unexpected word 'chain'",
     "reproduce chian": "did you mean 'chain'?",
     "reproduce baselines": "not in this version",
-    "train inverted-pendulum --agent psrl --cdpo.kl 0.2": "--cdpo says nothing to --agent psrl",
+    "train inverted-pendulum --agent psrl --cdpo.kl 0.2": "--cdpo says nothing to --agent psrl with --solver dyna",
     "train inverted-pendulum --agent sac --dyna.horizon 3": "--dyna says nothing to --agent sac",
     "train inverted-pendulum --replay.batch 3": "--replay says nothing to --agent cdpo",
     "train inverted-pendulum --agent sac --replay.batch 0": "replay.batch must be at least 1",
@@ -142,6 +142,8 @@ MISTAKES = {
     "tabular --size 3 3": "a size is named twice",
     "tabular --agents psrl psrl": "an agent is named twice",
     "tabular --agents": "no agents are named",
+    "train pusher --bptt.horizon 3": "--bptt says nothing to --agent cdpo with --solver dyna",
+    "train pusher --agent sac --solver bptt": "--solver says nothing to --agent sac",
     "train pusher --bptt.horizon 0": "bptt.horizon must be at least 1, not 0",
     "train pusher --bptt.updates 0": "bptt.updates must be at least 1, not 0",
     # Values that are no such thing.
@@ -258,7 +260,12 @@ def test_help_without_a_task_says_where_settings_come_from(monkeypatch):
 
 @pytest.mark.parametrize(
     "words",
-    ["half-cheetah", "pusher --preset paper --agent psrl --psrl.models 7", "pendulum-swingup --dyna.horizon 3"],
+    [
+        "half-cheetah",
+        "pusher --preset paper --agent psrl --psrl.models 7",
+        "pendulum-swingup --dyna.horizon 3",
+        "pusher --solver bptt",
+    ],
 )
 def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):
     monkeypatch.setenv("COLUMNS", "100")
@@ -268,7 +275,7 @@ def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):
         assert (code, err) == (0, "")
         assert f"--preset {command.preset} for {command.task}, --agent {command.agent}" in out
         shown = options(out)
-        for part in ("dyna", "sac", "bptt", command.agent):
+        for part in (*{"dyna": ("dyna", "sac"), "bptt": ("bptt",)}[command.solver], command.agent):
             for name, value in dataclasses.asdict(getattr(command, part)).items():
                 told = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 assert f"(default: {told})" in shown[f"--{part}.{name.replace('_', '-')}"]

@@ -56,9 +56,24 @@ def complaint():
 @pytest.fixture(scope="session")
 def tiny_words(tiny) -> list[str]:
     """The tiny settings on the command line, on a task with short episodes."""
-    words = ["pendulum-swingup", "--horizon", "20", "--cdpo.models", str(tiny["models"])]
-    for part in ("loop", "ensemble", "dyna", "sac", "bptt"):
-        for name, value in tiny[part].items():
+    return [*short_words(tiny), *option_words(tiny, "dyna", "sac")]
+
+
+@pytest.fixture(scope="session")
+def tiny_bptt_words(tiny, tiny_bptt) -> list[str]:
+    """The same by back-propagation through time."""
+    return [*short_words(tiny), "--solver", "bptt", *option_words({"bptt": tiny_bptt}, "bptt")]
+
+
+def short_words(tiny):
+    start = ["pendulum-swingup", "--horizon", "20", "--cdpo.models", str(tiny["models"])]
+    return [*start, *option_words(tiny, "loop", "ensemble")]
+
+
+def option_words(settings, *parts):
+    words = []
+    for part in parts:
+        for name, value in settings[part].items():
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--{part}.{name.replace('_', '-')}", *map(str, values)]
     return words

@@ -153,8 +153,8 @@ def together(monkeypatch):
 
 
 @pytest.mark.parametrize("solver", ["dyna", pytest.param("bptt", marks=pytest.mark.slow)])
-def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(drift, tiny, together, solver):
-    one = settings(drift, tiny).changed(solver=solver)
+def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(drift, tiny, tiny_bptt, together, solver):
+    one = settings(drift, tiny).changed(solver=solver, bptt=tiny_bptt)
     variants = [one, one.changed(rule={"kl": 1e-3})]
     trainer = Trainer(drift, variants, [3, 5])
     assert len(trainer.chunks) == 1

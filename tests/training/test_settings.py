@@ -15,7 +15,11 @@ from cdpo.training.settings import PRESETS, Settings, preset
 @pytest.mark.parametrize("task", ["half-cheetah", "pendulum-swingup", "pusher"])
 def test_settings_survive_json(rule, name, task):
     settings = preset(name, TASKS[task], rule)
-    assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+    for solver in ("dyna", "bptt"):
+        settings = settings.changed(solver=solver)
+        again = Settings.from_json(json.loads(json.dumps(settings.to_json())))
+        assert again.rule == settings.rule and again.parts == settings.parts
+        assert all(getattr(again, part) == getattr(settings, part) for part in settings.parts)
 
 
 @pytest.mark.parametrize(
