@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cdpo.tasks import TASKS
+from cdpo.tasks.lqr import LQR
 
 
 class Transitions(NamedTuple):
@@ -23,6 +24,8 @@ class Transitions(NamedTuple):
 def place(env, random):
     """Sets a far but possible state; gives the observation there, where the environment can tell."""
     env = env.unwrapped
+    if isinstance(env, LQR):
+        return env.set_state(random.uniform(-10, 10, 3))
     if not isinstance(env, gymnasium.envs.mujoco.MujocoEnv):
         return env.set_state(random.uniform(-20, 20), random.uniform(-15, 15))
     low, high = np.where(env.model.jnt_limited[:, None], env.model.jnt_range, [-3.0, 3.0]).T

@@ -1,4 +1,4 @@
-"""The paper's tasks: the environments, and that what the agent believes of them is true."""
+"""The tasks: the environments, and that what the agent believes of them is true."""
 
 import subprocess
 import sys
@@ -330,6 +330,7 @@ import sys, cdpo.tasks, gymnasium
 assert "cdpo/HalfCheetah-v0" in gymnasium.registry
 assert not {"jax", "mujoco"} & set(sys.modules)
 gymnasium.make("cdpo/PendulumSwingup-v0").reset(seed=0)
+gymnasium.make("cdpo/LQR-v0").reset(seed=0)
 gymnasium.make("cdpo/HalfCheetah-v0").reset(seed=0)
 assert "jax" not in sys.modules
 """

@@ -40,7 +40,7 @@ class Train:
 
     task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
     """A task of the paper (inverted-pendulum, cartpole-swingup, pendulum-swingup, pendulum-swingup-0.1,
-    pendulum-swingup-0.2, pusher, half-cheetah) or any Gymnasium id with continuous actions."""
+    pendulum-swingup-0.2, pusher, half-cheetah), lqr, or any Gymnasium id with continuous actions."""
     agent: str = "cdpo"
     """cdpo, greedy, psrl or hucrl; sac, without a model."""
     solver: SolverName = "dyna"

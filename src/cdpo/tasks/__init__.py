@@ -1,4 +1,4 @@
-"""What is controlled: the paper's tasks, and any Gymnasium environment."""
+"""What is controlled: the paper's tasks, a linear one whose optimum is known, and any Gymnasium environment."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cdpo.tasks.check import check_task as check_task
     from cdpo.tasks.find import find_task as find_task
     from cdpo.tasks.library import TASKS as TASKS
+    from cdpo.tasks.library import lqr_step as lqr_step
     from cdpo.tasks.library import pendulum_step as pendulum_step
 
 _HOMES = {
@@ -19,10 +20,11 @@ _HOMES = {
     "Task": "base",
     "check_task": "check",
     "find_task": "find",
+    "lqr_step": "library",
     "pendulum_step": "library",
 }
 
-__all__ = ["TASKS", "Report", "Task", "check_task", "find_task", "pendulum_step"]
+__all__ = ["TASKS", "Report", "Task", "check_task", "find_task", "lqr_step", "pendulum_step"]
 
 
 def __getattr__(name: str) -> Any:

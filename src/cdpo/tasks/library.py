@@ -1,4 +1,4 @@
-"""The paper's tasks: what the agent knows of each, as differentiable functions that broadcast over leading axes.
+"""The tasks: what the agent knows of each, as differentiable functions that broadcast over leading axes.
 
 Each function says again, in JAX, what the environment computes on the host; the tests hold the two against each other.
 """
@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from cdpo.tasks.base import Task, Transition, identity
+from cdpo.tasks.lqr import BOUND, SYSTEM
 from cdpo.tasks.making import Maker
 from cdpo.tasks.pendulum import DT, FRICTION, SWING, TORQUE
 from cdpo.tasks.registration import IDS
@@ -116,6 +117,20 @@ def _cheetah_reward(observation: Array, action: Array, following: Array) -> Arra
     return following[..., 0] - 0.1 * _square(action)
 
 
+# --- lqr
+
+
+def lqr_step(state: Array, action: Array) -> Array:
+    """The linear system without its noise: state [..., 3] and action [..., 2] to the mean next state [..., 3]."""
+    return state @ SYSTEM.A.T.astype(np.float32) + jnp.clip(action, -BOUND, BOUND) @ SYSTEM.B.T.astype(np.float32)
+
+
+def _lqr_reward(observation: Array, action: Array, following: Array) -> Array:
+    """-(s'Qs + a'Ra)."""
+    Q, R = SYSTEM.Q.astype(np.float32), SYSTEM.R.astype(np.float32)
+    return -jnp.sum((observation @ Q) * observation, axis=-1) - jnp.sum((action @ R) * action, axis=-1)
+
+
 # --- the tasks
 
 
@@ -178,5 +193,6 @@ TASKS: dict[str, Task] = {
         pendulum_task(0.2, "pendulum-swingup-0.2"),
         _task("pusher", "cdpo/Pusher-v0", 23, [2.0] * 7, _pusher_reward),
         _task("half-cheetah", "cdpo/HalfCheetah-v0", 18, [1.0] * 6, _cheetah_reward),
+        _task("lqr", "cdpo/LQR-v0", 3, [BOUND] * 2, _lqr_reward, broad=[2.0] * 3),
     )
 }

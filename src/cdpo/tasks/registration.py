@@ -9,6 +9,7 @@ IDS = {
     "cdpo/PendulumSwingup-v0": ("cdpo.tasks.pendulum:PendulumSwingup", 400),
     "cdpo/Pusher-v0": ("cdpo.tasks.physics:Pusher", 150),
     "cdpo/HalfCheetah-v0": ("cdpo.tasks.physics:HalfCheetah", 1000),
+    "cdpo/LQR-v0": ("cdpo.tasks.lqr:LQR", 50),
 }
 
 
