@@ -22,6 +22,7 @@ from jax import Array
 from cdpo.agents.base import Agent, Rule
 from cdpo.dynamics.calibration import Calibration, calibrate, coverage_metrics, residuals
 from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, chosen, fit, split_rows_of
+from cdpo.dynamics.linear import fit_linear
 from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
@@ -162,11 +163,15 @@ class Kit(eqx.Module):
         """Fit and calibrate the models, and tell the networks of the policy and the solver how the data lie."""
         task = self.task
         split = split_rows_of(replay, self.ensemble, split_key)
-        ensemble, fit_state, metrics = fit(
-            mind.belief.ensemble, mind.fit_state, replay, split, task=task, settings=self.ensemble, key=key
-        )
-        held = residuals(ensemble, task, replay.transitions(split.spread(1, JUDGED)))
-        calibration = calibrate(held, split.counts[1])
+        ensemble, fit_state = mind.belief.ensemble, mind.fit_state
+        if self.ensemble.kind == "linear":
+            ensemble, calibration, metrics = fit_linear(ensemble, replay, split, task=task, key=key)
+        else:
+            ensemble, fit_state, metrics = fit(
+                ensemble, fit_state, replay, split, task=task, settings=self.ensemble, key=key
+            )
+            held = residuals(ensemble, task, replay.transitions(split.spread(1, JUDGED)))
+            calibration = calibrate(held, split.counts[1])
         tested = residuals(ensemble, task, replay.transitions(split.spread(2, JUDGED)))
         measured = coverage_metrics(tested, calibration, "test")
         metrics |= jax.tree.map(lambda value: jnp.where(split.counts[2] > 0, value, jnp.nan), measured)

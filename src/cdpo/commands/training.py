@@ -103,8 +103,9 @@ class Train:
         out = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S") if self.out is None else self.out
         check_free(out)
         config = run_config(task, self.task, settings, self.preset, seeds, self.episodes)
+        trainer = Trainer(task, settings, seeds)  # before the folder: settings that do not fit the task leave none
         folder = RunFolder.create(out, {"command": shlex.join(["cdpo", *words]), **config})
-        return _train(folder, Trainer(task, settings, seeds), self.episodes)
+        return _train(folder, trainer, self.episodes)
 
     def _task(self) -> Task:
         return find_task(self.task, horizon=self.horizon)

@@ -31,6 +31,9 @@ _POISSON = (0.36788, 0.73576, 0.91970, 0.98101, 0.99634, 0.99941)
 class EnsembleSettings(Told):
     """How the dynamics are modelled and fitted."""
 
+    kind: Literal["neural", "linear"] = "neural"
+    """Networks, fitted by gradient steps; or linear models, whose reference is the mean of their exact posterior and
+    whose heads are draws from it. For these only heads, likelihood and test count among what follows."""
     heads: int = 5
     """Members on bootstrap samples; the least-squares reference is one more."""
     hidden: tuple[int, ...] = (128, 128)
@@ -71,7 +74,9 @@ class EnsembleSettings(Told):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam with decoupled weight decay."""
+        """Adam with decoupled weight decay; nothing, which remembers nothing, where the fit is exact."""
+        if self.kind == "linear":
+            return optax.identity()
         return optax.adamw(self.learning_rate, weight_decay=self.weight_decay)
 
 
@@ -97,10 +102,14 @@ class Ensemble(eqx.Module):
     @classmethod
     def create(cls, task: Task, settings: EnsembleSettings, key: Array) -> Self:
         """Untrained."""
+        linear = settings.kind == "linear"
+        if linear and (task.reward is None or task.terminates is None):
+            what = "reward" if task.reward is None else "end"
+            raise UserError(f"linear models cannot learn the {what} of {task.name}; give it, or ensemble.kind neural")
         features = feature_size(task)
         outputs = task.observations + (task.reward is None)
         width = outputs * (2 if settings.likelihood == "gaussian" else 1) + (task.terminates is None)
-        sizes = (features + task.actions, *settings.hidden, width)
+        sizes = (features + task.actions, *(() if linear else settings.hidden), width)
         net = MLP.create(key, sizes, (1 + settings.heads,))
         # Away from the data the reference should say as little as possible, the heads different things.
         net = eqx.tree_at(lambda n: n.weights[-1], net, net.weights[-1].at[0].multiply(0.1))
@@ -128,10 +137,7 @@ class Ensemble(eqx.Module):
         size = self.targets.mean.shape[-1]
         deviation = None
         if self.gaussian:
-            low, high = _LOG_VARIANCE
-            raw = output[..., size : 2 * size]
-            log_variance = low + jax.nn.softplus(high - jax.nn.softplus(high - raw) - low)
-            deviation = jnp.exp(0.5 * log_variance)
+            deviation = jnp.exp(0.5 * bounded(output[..., size : 2 * size]))
         return Prediction(output[..., :size], deviation, output[..., -1] if self.learns_end else None)
 
     def target(self, transition: Transition) -> Array:
@@ -169,6 +175,19 @@ class Ensemble(eqx.Module):
         return loss
 
 
+def bounded(raw: Array) -> Array:
+    """The log-variance that a network means: softly between bounds."""
+    low, high = _LOG_VARIANCE
+    return low + jax.nn.softplus(high - jax.nn.softplus(high - raw) - low)
+
+
+def unbounded(log_variance: Array) -> Array:
+    """What a network must say to mean a log-variance; the nearest inside the bounds."""
+    low, high = _LOG_VARIANCE
+    above = jnp.log(jnp.expm1(jnp.clip(log_variance, low + 0.01, high - 0.01) - low))
+    return high - jnp.log(jnp.expm1(high - low - above))
+
+
 def feature_size(task: Task) -> int:
     """Numbers that networks see of an observation."""
     return jax.eval_shape(task.features, jax.ShapeDtypeStruct((task.observations,), jnp.float32)).shape[-1]
@@ -200,6 +219,11 @@ class Split(NamedTuple):
         order = (self.train, self.held_out, self.test)[part]
         return order[(jnp.arange(count) * self.counts[part]) // count]
 
+    def member_of(self, part: int) -> Array:
+        """Which rows are train (0), held-out (1) or test (2) rows, [capacity]."""
+        order = (self.train, self.held_out, self.test)[part]
+        return jnp.zeros(len(order), bool).at[order].set(jnp.arange(len(order)) < self.counts[part])
+
 
 def split_rows_of(replay: Replay, settings: EnsembleSettings, key: Array) -> Split:
     """The split of a replay."""
@@ -218,6 +242,21 @@ def split_rows_of(replay: Replay, settings: EnsembleSettings, key: Array) -> Spl
         weights = own * float(settings.heads)
     weights = jnp.concatenate([jnp.ones((replay.capacity, 1)), weights], axis=-1)
     return Split(orders[0], orders[1], orders[2], counts, weights)
+
+
+def normalisers_of(ensemble: Ensemble, replay: Replay, task: Task) -> tuple[Normaliser, Normaliser]:
+    """Of what the members see and of what they should say, by all rows; where the task's range is known, by that."""
+    everything = replay.transitions()
+    inputs = ensemble.inputs
+    if task.broad is None:
+        inputs = Normaliser.of(task.features(everything.observation), replay.valid)
+    raw = everything.next - everything.observation
+    states = Normaliser.of(everything.observation, replay.valid)
+    least = jnp.where(states.still, 0.0, _FELT * states.deviation)
+    if ensemble.learns_reward:
+        raw = jnp.concatenate([raw, everything.reward[:, None]], axis=-1)
+        least = jnp.concatenate([least, jnp.zeros(1)])
+    return inputs, Normaliser.of(raw, replay.valid, least)
 
 
 def weighted_loss(ensemble: Ensemble, task: Task, batch: Transition, weights: Array) -> Array:
@@ -246,17 +285,7 @@ def fit(
     checked = replay.transitions(judged)
     columns = jnp.arange(ensemble.members)[:, None]
 
-    everything = replay.transitions()
-    inputs = ensemble.inputs
-    if task.broad is None:
-        inputs = Normaliser.of(task.features(everything.observation), replay.valid)
-    raw = everything.next - everything.observation
-    states = Normaliser.of(everything.observation, replay.valid)
-    least = jnp.where(states.still, 0.0, _FELT * states.deviation)
-    if ensemble.learns_reward:
-        raw = jnp.concatenate([raw, everything.reward[:, None]], axis=-1)
-        least = jnp.concatenate([least, jnp.zeros(1)])
-    targets = Normaliser.of(raw, replay.valid, least)
+    inputs, targets = normalisers_of(ensemble, replay, task)
     old = chosen(ensemble.fits == 0, (inputs, targets), (ensemble.inputs, ensemble.targets))
     ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, old).renormalised(inputs, targets)
 

@@ -187,6 +187,13 @@ _PUSHER: dict[str, dict[str, Any]] = {
     "dyna": {"updates": 50, "particles": 64, "horizon": 15, "visited": 0.75},
     "sac": {"hidden": (128, 128), "critic_steps": 4, "layer_norm": True, "learning_rate": 5e-4, "deviation": 0.4},
 }
+# Random actions lead so far out that the costs there would be all that critics learn: no rollout begins there.
+_LQR: dict[str, dict[str, Any]] = {
+    "loop": {"discount": 0.95},
+    "ensemble": {"kind": "linear", "likelihood": "gaussian"},
+    "dyna": {"real": 0.0, "initial": 0.5, "visited": 0.0},
+    "sac": {"deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
+}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
     "pendulum-swingup-0.1": _SPARSE,
@@ -194,6 +201,7 @@ _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pusher": _PUSHER,
     "half-cheetah": _CHEETAH,
     "HalfCheetah-v5": _CHEETAH,
+    "lqr": _LQR,
 }
 
 
