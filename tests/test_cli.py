@@ -168,6 +168,8 @@ MISTAKES = {
     "tabular --env good.npz --size 3": "has no sizes",
     "tabular --env CartPole-v1": "has no transition table",
     "tabular --env Humanoid-v2": "Gymnasium cannot make Humanoid-v2",
+    # Models that cannot serve a task.
+    "train Pendulum-v1 --ensemble.kind linear --out made/run": "linear models cannot learn the reward of Pendulum-v1",
     # Folders.
     "tabular --out empty": "'empty' already exists; choose another",
     "tabular --out file": "'file' already exists; choose another",

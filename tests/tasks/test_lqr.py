@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import solve_discrete_are
 
+from cdpo.errors import UserError
 from cdpo.tasks import TASKS, check_task, lqr_step
 from cdpo.tasks.lqr import BOUND, START, SYSTEM
 from cdpo.tasks.riccati import System, backward, finite, linear_return, optimal_return, stationary
@@ -52,6 +53,11 @@ def test_nothing_is_wrong_with_the_task():
     report = check_task(TASK)
     assert report.problems == ()
     assert report.lengths == (H,) * 3
+
+
+def test_there_is_no_picture_of_it():
+    with pytest.raises(UserError, match="nothing to see"):
+        TASK.make("rgb_array")
 
 
 def test_jax_knows_the_mean_of_the_next_state():

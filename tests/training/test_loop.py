@@ -146,6 +146,18 @@ def test_the_buffer_grows_without_a_trace(drift, tiny, monkeypatch):
     assert tight.chunks[0].replay.capacity == tight._capacity(size)
 
 
+@pytest.mark.slow
+def test_with_linear_models_a_trainer_that_is_restored_goes_on_to_the_same_bits(tiny):
+    task = find_task("lqr", horizon=12)
+    assert settings(task, tiny).ensemble.kind == "linear"
+    whole, restored = (Trainer(task, settings(task, tiny), [0, 1]) for _ in range(2))
+    told(whole, 2)
+    known = [{"steps": p.steps, "evaluated": p.evaluated, "stopped": p.stopped} for p in whole.pupils]
+    restored.restore(whole.episode, whole.minds(), whole.rows(), known)
+    assert told(restored, 2) == told(whole, 2)
+    assert whole.mind(0).fit_state == restored.mind(0).fit_state  # which holds nothing: every fit is exact
+
+
 @pytest.fixture
 def together(monkeypatch):
     """All seeds in one chunk, mapped over one program, as on an accelerator."""

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
+from cdpo.errors import UserError
 from cdpo.tasks.riccati import System
 
 # The first part runs away by itself, slowly, and is pushed by the second, the second by the third. The actions reach
@@ -24,7 +25,9 @@ BOUND = 2.0  # of an action; the best policy stays within
 class LQR(gymnasium.Env[np.ndarray, np.ndarray]):
     """Bring a noisy linear system to rest, and hold it there."""
 
-    def __init__(self) -> None:
+    def __init__(self, render_mode: str | None = None) -> None:
+        if render_mode is not None:
+            raise UserError("lqr has no picture: there is nothing to see; leave render_mode out")
         self.observation_space = Box(-np.inf, np.inf, (3,), np.float64)
         self.action_space = Box(-BOUND, BOUND, (2,), np.float32)
         self._state = np.zeros(3)

@@ -3,6 +3,7 @@
 A return is minus the sum of costs, not discounted. `start` is E[s s'] over the states in which episodes begin, [n, n].
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +71,7 @@ def optimal_return(system: System, start: np.ndarray, steps: int) -> float:
     return -float(np.trace(ahead[0] @ start) + system.noise**2 * np.trace(ahead[1:], axis1=1, axis2=2).sum())
 
 
-def linear_return(system: System, start: np.ndarray, gains: np.ndarray, deviation: float = 0.0) -> float:
+def linear_return(system: System, start: np.ndarray, gains: Iterable[np.ndarray], deviation: float = 0.0) -> float:
     """Expected return of a_t = -K_t s_t + deviation * normal noise, for gains [steps, m, n]: by second moments."""
     A, B, Q, R, noise = system
     moment, total = start, 0.0

@@ -1,0 +1,113 @@
+"""Every rule held against the known optimum of the linear task."""
+
+from functools import cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cdpo.agents import PSRL, RULES
+from cdpo.agents.base import Bench
+from cdpo.dynamics.models import reference_model, sampled_models
+from cdpo.dynamics.replay import Replay
+from cdpo.solvers.base import Starts
+from cdpo.tasks import find_task
+from cdpo.tasks.lqr import BOUND, START, SYSTEM
+from cdpo.tasks.riccati import finite, linear_return, optimal_return, stationary
+from cdpo.training.collect import evaluation, streams, training_episode
+from cdpo.training.loop import Trainer
+from cdpo.training.settings import preset
+
+TASK = find_task("lqr")
+KEY = jax.random.key(3)
+BEST = optimal_return(SYSTEM, START, TASK.horizon)
+step = eqx.filter_jit(lambda models, observation, action: models.step(observation, action, KEY).next)
+
+
+@cache
+def learned(episodes):
+    """The agent of posterior sampling, and its mind after a fit to some episodes of random actions."""
+    env = TASK.make()
+    rows = np.concatenate([training_episode(env, TASK, None, 0, number).rows for number in range(episodes)])
+    agent = preset("default", TASK, "psrl").changed(ensemble={"likelihood": "deterministic"}).agent(TASK)
+    replay = Replay(jnp.asarray(rows), jnp.asarray(len(rows), jnp.int32), 3, 2)
+    mind, _ = agent.kit.fit(agent.begin((8,), KEY), replay, KEY, KEY)
+    return agent, mind, replay
+
+
+def planned(models):
+    """The gain [2, 3] that is best in the first of some linear models, by Riccati's equation."""
+    along = np.concatenate([np.zeros((1, 5)), np.eye(5)]).astype(np.float32)
+    places = np.broadcast_to(along, (models.count, 6, 5))
+    following = np.asarray(step(models, places[..., :3], places[..., 3:]), np.float64)[0]
+    slopes = (following[1:] - following[0]).T
+    return stationary(SYSTEM._replace(A=slopes[:, :3], B=slopes[:, 3:] / BOUND), 0.99)[0]
+
+
+def excess(gain):
+    """The share of the least cost that a linear policy costs beyond it."""
+    return linear_return(SYSTEM, START, np.broadcast_to(gain, (TASK.horizon, *gain.shape))) / BEST - 1
+
+
+def test_what_is_best_on_the_reference_is_nearly_best_in_the_world_after_one_episode():
+    belief = learned(1)[1].belief
+    assert excess(planned(reference_model(belief, 1))) < 0.03
+
+
+def test_what_is_best_on_a_draw_comes_near_as_the_posterior_contracts():
+    costs = []
+    for episodes in (1, 16):
+        belief = learned(episodes)[1].belief
+        draws = sampled_models(belief, belief.heads, "subset", KEY)
+        costs.append([excess(planned(draws.only(number))) for number in range(belief.heads)])
+    assert np.mean(costs[1]) < np.mean(costs[0])
+    assert np.max(costs[1]) < 0.01
+
+
+def test_posterior_sampling_plans_on_one_draw_as_it_is():
+    agent, mind, replay = learned(1)
+    asked = []
+
+    class Notebook(Bench):
+        def solve(self, policy, models, trust=None, *, as_):
+            asked.append(models)
+            return policy
+
+    box = jnp.asarray(TASK.broad[1])
+    starts = Starts(jnp.zeros((1, 3)), replay, -box, box, jnp.ones(3))
+    PSRL(models=2).improve(mind.policy, Notebook(agent.kit, mind, starts, jnp.ones((), jnp.int32), KEY))
+    [models] = asked
+    [head] = np.unique(models.heads)
+    ensemble = mind.belief.ensemble
+    s, a = np.full((2, 1, 3), 0.3, np.float32), np.full((2, 1, 2), -0.4, np.float32)
+    said = ensemble.net.member(int(head))(ensemble.encode(TASK, jnp.asarray(s[0]), jnp.asarray(a[0])))
+    np.testing.assert_allclose(step(models, s, a)[0], s[0] + np.asarray(ensemble.targets.undo(said)), atol=1e-5)
+
+
+def least_costs(seed, episode, count):
+    """Mean return of the best gains in the episodes of an evaluation."""
+    env, (gains, _), returns = TASK.make(), finite(SYSTEM, TASK.horizon), []
+    for number in range(count):
+        observation, _ = env.reset(seed=streams(seed, 2, episode, number)[0])
+        total = 0.0
+        for gain in gains:
+            observation, reward, *_ = env.step(-gain @ observation)
+            total += reward
+        returns.append(total)
+    return np.mean(returns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_comes_within_five_percent_of_the_optimum(rule):
+    """Of its cost, on average over the last three of six policies, each by its mode in the same 40 episodes."""
+    settings = preset("default", TASK, rule).changed(loop={"evaluate": 100})
+    trainer, env, shares = Trainer(TASK, settings, [0]), TASK.make(), []
+    for episode in range(7):
+        trainer.advance()
+        if episode >= 4:
+            result = np.mean(evaluation(env, TASK, trainer.policy(0), 0, 0, 40))
+            shares.append(result / least_costs(0, 0, 40) - 1)
+    assert np.mean(shares) < 0.05
