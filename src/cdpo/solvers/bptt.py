@@ -200,7 +200,7 @@ class BPTT(NamedTuple):
     def _told(self, path: Path, state: BPTTState, objective: Objective) -> Metrics:
         return {
             "imagined_return": jnp.mean(jnp.sum(path.reward, axis=0)),
-            "imagined_ends": 1 - jnp.mean(path.alive[-1]),
+            "imagined_ends": jnp.mean(1 - path.alive[-1]),
             "log_deviation": path.average(jnp.mean(path.log_deviation, axis=-1), objective.discount),
             "multiplier": objective.trust.multiplier(state.log_multiplier),
         }
