@@ -16,7 +16,7 @@ SYSTEM = System(
     B=np.array([[0.2, 0.0], [0.0, 0.3], [0.1, -0.2]]),
     Q=np.eye(3),
     R=np.eye(2),
-    noise=0.05,
+    noise=0.02,
 )
 START = np.eye(3) / 3  # E[s s'] of initial states, uniform in [-1, 1]^3
 BOUND = 2.0  # of an action; the best policy stays within

@@ -192,7 +192,7 @@ _LQR: dict[str, dict[str, Any]] = {
     "loop": {"discount": 0.95},
     "ensemble": {"kind": "linear", "likelihood": "gaussian"},
     "dyna": {"real": 0.0, "initial": 0.5, "visited": 0.0},
-    "sac": {"deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
+    "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
