@@ -165,8 +165,8 @@ def test_killed_it_ends_as_if_it_had_not_been(tmp_path, make, whole, monkeypatch
 def test_a_seed_that_is_stopped_is_reported_and_spoils_nothing(tmp_path, make, whole, rows, monkeypatch):
     live = loop.training_episode
 
-    def spoilt(environment, task, policy, seed, episode):
-        lived = live(environment, task, policy, seed, episode)
+    def spoilt(environment, task, policy, seed, episode, **how):
+        lived = live(environment, task, policy, seed, episode, **how)
         return lived._replace(rows=lived.rows * np.nan) if (seed, episode) == (1, 2) else lived
 
     monkeypatch.setattr(loop, "training_episode", spoilt)
