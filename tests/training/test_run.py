@@ -59,7 +59,8 @@ def test_killed_and_resumed_it_ends_bit_equal_to_the_run_that_was_not(tmp_path, 
     assert not list(folder.rglob(".cdpo-*.tmp"))
 
 
-@pytest.mark.parametrize("kind", ["maac", pytest.param("svg", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["maac", "svg"])
 def test_so_it_does_by_back_propagation_through_time(tmp_path, child, tiny_bptt_words, told, kind):
     words = [*tiny_bptt_words, "--bptt.kind", kind, "--episodes", "2", "--out"]
     whole, folder = tmp_path / "whole", tmp_path / "run"
