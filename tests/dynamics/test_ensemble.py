@@ -200,7 +200,7 @@ def test_each_heads_gradient_is_that_of_its_own_weighted_least_squares(toy, line
 
 def random_normaliser(rng, size):
     return Normaliser(
-        jnp.asarray(rng.normal(size=size), jnp.float32), jnp.asarray(np.exp(rng.uniform(-1, 1, size)), jnp.float32)
+        jnp.asarray(rng.normal(size=size), jnp.float32), jnp.asarray(np.exp(rng.uniform(-0.4, 0.4, size)), jnp.float32)
     )
 
 

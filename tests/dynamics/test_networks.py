@@ -37,7 +37,7 @@ def by_hand(net, member, x):
 def random_normaliser(rng, size):
     return Normaliser(
         jnp.asarray(rng.normal(scale=3, size=size), jnp.float32),
-        jnp.asarray(np.exp(rng.uniform(-1.5, 1.5, size)), jnp.float32),
+        jnp.asarray(np.exp(rng.uniform(-0.5, 0.5, size)), jnp.float32),
     )
 
 
@@ -79,6 +79,24 @@ def test_rescaled_inputs_leave_the_function_of_raw_inputs_as_it_was(seed):
     see = lambda scaling: np.concatenate([np.asarray(scaling(raw)), rest], axis=-1).astype(np.float32)  # noqa: E731
     before, after = evaluate(net, see(old)), evaluate(rescale_inputs(net, old, new), see(new))
     np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-4 * np.max(np.abs(before)))
+
+
+@few
+@given(seed=seeds, widening=st.floats(20, 1e5))
+def test_a_part_that_widens_much_does_not_drown_the_others_and_changes_nothing_where_it_was(seed, widening):
+    rng = np.random.default_rng(seed)
+    net = random_net(rng, (3, 4, 2), (2,))
+    old = random_normaliser(rng, 3)
+    moved = old.mean.at[0].add(widening * old.deviation[0])
+    new = Normaliser(moved, old.deviation.at[0].multiply(widening))
+    rescaled = rescale_inputs(net, old, new)
+    rows, others = np.linalg.norm(rescaled.weights[0], axis=-1), np.linalg.norm(net.weights[0], axis=-1)
+    np.testing.assert_allclose(rows[:, 0], 5 * np.mean(others, axis=-1), rtol=1e-4)
+    np.testing.assert_array_equal(rescaled.weights[0][:, 1:], net.weights[0][:, 1:])
+    raw = rng.normal(size=(6, 3)).astype(np.float32)
+    raw[:, 0] = old.mean[0]
+    before, after = evaluate(net, old(raw)), evaluate(rescaled, new(raw))
+    np.testing.assert_allclose(after, before, rtol=1e-2, atol=1e-2 * np.max(np.abs(before)))
 
 
 @few

@@ -11,6 +11,7 @@ from jax import Array
 
 Activation = Literal["swish", "relu"]
 _ACTIVATIONS = {"swish": jax.nn.silu, "relu": jax.nn.relu}
+_LOUDEST = 5.0  # of the average norm of a first layer's rows: what a part may become by widening
 
 
 class MLP(eqx.Module):
@@ -105,13 +106,19 @@ def rescale_inputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:
     """The same function of the raw input after its normaliser changed; only the first normalised parts are rescaled.
 
     Data widen as an agent learns. Without this every refit of a normaliser would change policy, critics and models.
+
+    Of a part that hardly varied so far a network knows nothing, and says something steep: a thing that was touched once
+    and later pushed about widens hundreds of times, and kept as it was, its part would drown all others. So no part
+    becomes louder than a few times the average; the function is then the same at the old mean only.
     """
     size = old.mean.shape[-1]
     first = net.weights[0]
     seen = first[..., :size, :]
-    shift = (new.mean - old.mean) / old.deviation
-    bias = net.biases[0] + jnp.einsum("i,...io->...o", shift, seen)
-    scaled = seen * (new.deviation / old.deviation)[:, None]
+    loudness = jnp.linalg.norm(first, axis=-1)
+    room = _LOUDEST * jnp.mean(loudness, axis=-1, keepdims=True) / jnp.maximum(loudness[..., :size], 1e-12)
+    ratio = jnp.minimum(new.deviation / old.deviation, jnp.maximum(room, 1.0))
+    scaled = seen * ratio[..., None]
+    bias = net.biases[0] + jnp.einsum("i,...io->...o", (new.mean - old.mean) / new.deviation, scaled)
     weight = jnp.concatenate([scaled, first[..., size:, :]], axis=-2)
     return eqx.tree_at(lambda n: (n.weights[0], n.biases[0]), net, (weight, bias))
 
