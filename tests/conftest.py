@@ -39,6 +39,18 @@ def tiny_bptt() -> dict[str, Any]:
     return {"updates": 2, "particles": 2, "horizon": 2, "hidden": (8,)}
 
 
+@pytest.fixture(scope="session")
+def tiny_learners() -> dict[str, dict[str, Any]]:
+    """The settings of each learner, by its name, with which Dyna takes no time."""
+    small = {"hidden": (8,)}
+    return {
+        "sac": {"sac": small},
+        "mpo": {"mpo": {**small, "samples": 2}},
+        "ppo": {"ppo": {**small, "epochs": 1, "minibatches": 2}},
+        "actor-critic": {"actor_critic": small},
+    }
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests marked slow or extra as well")
 

@@ -144,6 +144,16 @@ MISTAKES = {
     "tabular --agents": "no agents are named",
     "train pusher --bptt.horizon 3": "--bptt says nothing to --agent cdpo with --solver dyna",
     "train pusher --agent sac --solver bptt": "--solver says nothing to --agent sac",
+    "train pusher --learner moo": "unknown learner 'moo'; did you mean 'mpo'?",
+    "train pusher --learner actor": "unknown learner 'actor'",
+    "train pusher --learner ppo --sac.polyak 0.5": "--sac says nothing to --agent cdpo with --solver dyna",
+    "train pusher --learner ppo --dyna.real 0.5": "--dyna.real says nothing to --learner ppo; leave it out",
+    "train pusher --learner actor-critic --dyna.expansion mve": "--dyna.expansion says nothing to --learner actor",
+    "train pusher --mpo.samples 4": "--mpo says nothing to --agent cdpo with --solver dyna and --learner sac",
+    "train pusher --learner mpo --mpo.samples 0": "mpo.samples must be at least 1, not 0",
+    "train pusher --solver bptt --learner mpo": "--learner says nothing to --agent cdpo with --solver bptt",
+    "train pusher --agent sac --learner mpo": "--learner says nothing to --agent sac",
+    "train pusher --dyna.expanded 0": "dyna.expanded must be at least 1, not 0",
     "train pusher --bptt.horizon 0": "bptt.horizon must be at least 1, not 0",
     "train pusher --bptt.updates 0": "bptt.updates must be at least 1, not 0",
     # Values that are no such thing.
@@ -154,6 +164,7 @@ MISTAKES = {
     "tabular --cdpo.constraint foo": "invalid choice 'foo' for argument '--cdpo.constraint'",
     "reproduce chain --scale tiny": "invalid choice 'tiny' for argument '--scale'",
     "train pusher --solver btpt": "invalid choice 'btpt' for argument '--solver'. Expected one of ('dyna', 'bptt')",
+    "train pusher --dyna.expansion stev": "invalid choice 'stev' for argument '--dyna.expansion'",
     "train pusher --bptt.kind svgg": "invalid choice 'svgg' for argument '--bptt.kind'",
     # Files and environments that cannot become an MDP.
     "tabular --env rows.npz": "transition[0, 0] sums to 0.9, not to 1",
@@ -267,6 +278,7 @@ def test_help_without_a_task_says_where_settings_come_from(monkeypatch):
         "pusher --preset paper --agent psrl --psrl.models 7",
         "pendulum-swingup --dyna.horizon 3",
         "pusher --solver bptt",
+        "pusher --learner actor-critic",
     ],
 )
 def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):
@@ -277,10 +289,11 @@ def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):
         assert (code, err) == (0, "")
         assert f"--preset {command.preset} for {command.task}, --agent {command.agent}" in out
         shown = options(out)
-        for part in (*{"dyna": ("dyna", "sac"), "bptt": ("bptt",)}[command.solver], command.agent):
+        learner = command.learner.replace("-", "_")
+        for part in (*{"dyna": ("dyna", learner), "bptt": ("bptt",)}[command.solver], command.agent):
             for name, value in dataclasses.asdict(getattr(command, part)).items():
                 told = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-                assert f"(default: {told})" in shown[f"--{part}.{name.replace('_', '-')}"]
+                assert f"(default: {told})" in shown[f"--{part}.{name}".replace("_", "-")]
 
 
 def test_version_says_what_a_bug_report_needs():

@@ -7,8 +7,11 @@ import pytest
 
 from cdpo.agents import CDPO, HUCRL
 from cdpo.dynamics.ensemble import EnsembleSettings
+from cdpo.solvers.actor_critic import ActorCriticSettings
 from cdpo.solvers.bptt import BPTTSettings
 from cdpo.solvers.dyna import DynaSettings
+from cdpo.solvers.mpo import MPOSettings
+from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
 from cdpo.told import Told
 
@@ -34,7 +37,18 @@ def test_numbers_are_leaves_and_words_counts_and_what_shapes_are_structure():
 
 
 @pytest.mark.parametrize(
-    "one", [Some("b", 4, 0.1), CDPO(kl=0.3), HUCRL(beta=2.0), DynaSettings(), SACSettings(), BPTTSettings()]
+    "one",
+    [
+        Some("b", 4, 0.1),
+        CDPO(kl=0.3),
+        HUCRL(beta=2.0),
+        DynaSettings(),
+        SACSettings(),
+        MPOSettings(),
+        PPOSettings(),
+        ActorCriticSettings(),
+        BPTTSettings(),
+    ],
 )
 def test_a_tree_is_put_together_again(one):
     leaves, structure = jax.tree.flatten(one)
@@ -62,7 +76,7 @@ def test_numbers_of_several_lie_side_by_side():
 
 
 def test_every_number_of_an_agent_is_a_leaf_but_the_share_of_real_rows():
-    told = (EnsembleSettings(), 0), (DynaSettings(), 1), (SACSettings(), 0), (BPTTSettings(), 0), (CDPO(), 0)
-    for settings, shaping in told:
+    none = EnsembleSettings, SACSettings, MPOSettings, PPOSettings, ActorCriticSettings, BPTTSettings, CDPO
+    for settings, shaping in ((DynaSettings(), 1), *((kind(), 0) for kind in none)):
         floats = [field.name for field in dataclasses.fields(settings) if field.type is float]
         assert len(jax.tree.leaves(settings)) == len(floats) - shaping

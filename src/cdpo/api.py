@@ -19,7 +19,7 @@ from cdpo.tasks import Task, find_task
 from cdpo.training.collect import evaluation
 from cdpo.training.loop import Record, Trainer
 from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, summarise
-from cdpo.training.settings import PARTS, Settings, parts_of, preset
+from cdpo.training.settings import PARTS, Settings, idle_options, parts_of, preset
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 _LARGEST_SEED = 2**31 - 1
@@ -328,10 +328,13 @@ def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
 
 def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) -> Settings:
     """A preset's settings with changes by part, and to the rule by name."""
-    settings = preset(name, task, rule)
-    used = parts_of(type(settings.rule), changes.get("solver", settings.solver))
+    learner = changes.get("learner", "sac")
+    settings = preset(name, task, rule, learner)
+    used = parts_of(type(settings.rule), changes.get("solver", settings.solver), learner)
     for part in set(changes) & set(PARTS) - set(used):
         raise UserError(f"{rule} makes no use of the settings of {part} here (it has: {', '.join(used)})")
+    for option in set(changes.get("dyna", ())) & set(idle_options(used, learner)):
+        raise UserError(f"{learner} learns from the newest rollouts alone and makes no use of dyna's {option}")
     parts = set(used)
     own = {name: value for name, value in changes.items() if name not in parts}
     return settings.changed(rule=own, **{name: value for name, value in changes.items() if name in parts})
@@ -356,7 +359,7 @@ def run_config(
         "task_name": task.name,
         "horizon": task.horizon,
         "agent": settings.rule.name,
-        **({"solver": settings.solver} if "solver" in settings.parts else {}),
+        **{name: getattr(settings, name) for name in ("solver", "learner") if name in settings.parts},
         "preset": name,
         "seeds": len(seeds),
         "seed": seeds[0],

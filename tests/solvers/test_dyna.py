@@ -8,8 +8,6 @@ from cdpo.dynamics.models import optimistic_model, reference_model, sampled_mode
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust, step_back
 from cdpo.solvers.dyna import Dyna, DynaSettings
-from cdpo.solvers.policy import HostPolicy, Policy
-from cdpo.solvers.sac import SAC, SACSettings
 
 KEY = jax.random.key(0)
 TINY = DynaSettings(rounds=3, kept=2, updates=2, particles=4, horizon=3, returns=2, batch=8, real=0.0)
@@ -160,80 +158,19 @@ def test_real_transitions_are_shown_where_asked_for_as_single_steps_without_a_ch
     np.testing.assert_array_equal(seen["action"], 0)
 
 
-# --- the whole
-
-
-@pytest.fixture(scope="module")
-def solver(linear_task, linear_belief, some_policy, starts_at):
-    """A function of the models, the trust region and a key; and how often it was compiled."""
-    task = linear_task(one)
-    belief = linear_belief(task, [[[-0.1], [0.1]], [[-0.1], [0.2]], [[-0.2], [0.1]]])
-    dyna = Dyna(changed(TINY, real=0.25), SAC(SACSettings(hidden=(8,), learning_rate=0.05)))
-    policy, starts = some_policy(task), starts_at([[1.0], [-1.0]], weights=(1.0, 1.0, 1.0))
-    compiled = []
-
-    @jax.jit
-    def solve(models, trust, key):
-        compiled.append(True)
-        state = dyna.begin(policy, models.count, jax.random.key(1))
-        return dyna(policy, models, Objective(0.9, trust), starts=starts, state=state, key=key)
-
-    return solve, policy, sampled_models(belief, 2, "subset", KEY), compiled
-
-
-def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the_end(solver):
-    solve, policy, models, compiled = solver
-    off, tight = around(policy, 1e-3, active=False), around(policy, 1e-3)
-    (free, _, loose), (bound, state, held) = (solve(models, trust, KEY) for trust in (off, tight))
-    assert len(compiled) == 1
-    assert off.spent(free, off.checked) > 1e-3
-    assert loose["kept"] == 1
-    assert tight.spent(bound, tight.checked) <= 1e-3
-    assert held["kept"] < 1
-    for tree in (free, bound, state, loose, held):
-        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
-
-
-def test_the_result_is_a_function_of_the_key(solver):
-    solve, policy, models, _ = solver
-    trust = around(policy, 1.0, active=False)
-    first, again, other = (solve(models, trust, key) for key in (KEY, KEY, jax.random.key(1)))
-    jax.tree.map(np.testing.assert_array_equal, first, again)
-    assert np.any(np.asarray(first[0].net.weights[0] != other[0].net.weights[0]))
-
-
-def steered_and_chosen(observation, action, following):
-    """Best at zero, and with a second action of 0.3."""
-    return -(following[..., 0] ** 2) - (action[..., 1] - 0.3) ** 2
-
-
-def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at):
-    task = linear_task(steered_and_chosen, actions=2)
-    belief = linear_belief(task, [[[0.0], [0.5], [0.0]]])  # s' = s + a / 2
-    settings = DynaSettings(rounds=10, updates=40, particles=16, horizon=5, returns=1, batch=32, real=0.0)
-    dyna = Dyna(settings, SAC(SACSettings(hidden=(16,), learning_rate=5e-3, temperature=0.01)))
-    policy = Policy.create(task, belief.ensemble.inputs, (16,), jax.random.key(2))
-    starts = starts_at([[0.0]], weights=(0.0, 0.0, 1.0), low=-1.0, high=1.0, actions=2)
-
-    @jax.jit
-    def solve(key):
-        objective = Objective(0.8, Trust.off(policy, 4))
-        state = dyna.begin(policy, 1, key)
-        return dyna(policy, reference_model(belief, 1), objective, starts=starts, state=state, key=key)[0]
-
-    act = HostPolicy(solve(KEY))
-    state = np.array([[-0.8], [0.8]])
-    action = act(state)
-    assert action[0, 0] > 0.4
-    assert action[1, 0] < -0.4
-    np.testing.assert_allclose(act(np.array([[-0.5], [0.0], [0.5]]))[:, 1], 0.3, atol=0.2)
-    for _ in range(10):
-        state = state + 0.5 * act(state)[:, :1]
-    assert np.all(np.abs(state) < 0.25)
+# --- settings
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rounds": 0}, {"real": 1.0}, {"initial": -1.0}, {"initial": 0.0, "visited": 0.0, "broad": 0.0}]
+    "wrong",
+    [
+        {"rounds": 0},
+        {"expanded": 0},
+        {"expansion": "mvee"},
+        {"real": 1.0},
+        {"initial": -1.0},
+        {"initial": 0.0, "visited": 0.0, "broad": 0.0},
+    ],
 )
 def test_settings_outside_their_range_are_the_users_mistake(wrong):
     with pytest.raises(UserError):

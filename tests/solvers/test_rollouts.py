@@ -55,9 +55,9 @@ def test_returns_reach_some_steps_ahead_but_not_past_an_end_or_the_last_step(see
     np.testing.assert_array_equal(seen.action, taken.action)
 
 
-def rollouts(seen, horizon, particles):
+def rollouts(seen):
     """[M, horizon, particles, ...]"""
-    return jax.tree.map(lambda x: np.asarray(x).reshape(x.shape[0], horizon, particles, *x.shape[2:]), seen)
+    return jax.tree.map(lambda x: np.moveaxis(np.asarray(x), 0, 1), seen)
 
 
 def test_imagined_trajectories_are_those_of_the_true_system_and_keep_their_model(
@@ -66,19 +66,17 @@ def test_imagined_trajectories_are_those_of_the_true_system_and_keep_their_model
     task = linear_task(reward, observations=2)
     models = sampled_models(linear_belief(task, [np.zeros((3, 2)), *STEP]), 2, "subset", KEY)
     policy, starts = some_policy(task), starts_at([[0.5, -0.5], [1.0, 0.0]])
-    run = eqx.filter_jit(
-        lambda key: imagine(policy, models, starts, key, particles=3, horizon=5, steps=1, discount=0.9)
-    )
-    seen = rollouts(run(KEY), 5, 3)
+    run = eqx.filter_jit(lambda key: imagine(policy, models, starts, key, particles=3, horizon=5))
+    seen = rollouts(run(KEY))
     for i, head in enumerate(np.asarray(models.heads)[:, 0]):
         move = np.concatenate([seen.observation[i], seen.action[i]], axis=-1) @ STEP[head - 1]
         np.testing.assert_allclose(seen.next[i], seen.observation[i] + move, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(seen.observation[:, 1:], seen.next[:, :-1])
     assert {tuple(first) for first in seen.observation[:, 0].reshape(-1, 2).tolist()} <= {(0.5, -0.5), (1.0, 0.0)}
     np.testing.assert_allclose(seen.reward, reward(seen.observation, seen.action, seen.next), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(seen.discount, 0.9)
+    np.testing.assert_array_equal(seen.terminated, 0)
     assert len(np.unique(seen.action)) == seen.action.size  # every step has noise of its own
-    again, other = rollouts(run(KEY), 5, 3), rollouts(run(jax.random.key(1)), 5, 3)
+    again, other = rollouts(run(KEY)), rollouts(run(jax.random.key(1)))
     np.testing.assert_array_equal(again.action, seen.action)
     assert np.all(other.action != seen.action)
 
@@ -87,10 +85,8 @@ def test_a_particle_whose_task_ends_begins_anew_at_a_start(linear_task, linear_b
     task = linear_task(reward, low)
     models = reference_model(linear_belief(task, [[[-0.5], [0.0]]] * 2), 2)  # s' = s / 2: 1, 0.5, 0.25 ends
     policy, starts = some_policy(task), starts_at([[1.0]])
-    run = eqx.filter_jit(
-        lambda key: imagine(policy, models, starts, key, particles=2, horizon=5, steps=2, discount=0.9)
-    )
-    seen = rollouts(run(KEY), 5, 2)
+    run = eqx.filter_jit(lambda key: ahead(imagine(policy, models, starts, key, particles=2, horizon=5), 2, 0.9))
+    seen = rollouts(run(KEY))
     for each in np.ndindex(2, 2):
         index = (each[0], slice(None), each[1])
         np.testing.assert_allclose(seen.observation[index][:, 0], [1, 0.5, 1, 0.5, 1])

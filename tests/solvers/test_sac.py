@@ -8,8 +8,9 @@ from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.critics import bellman_target, reward_range, values
 from cdpo.solvers.policy import counted, kl_divergence
-from cdpo.solvers.sac import SAC, SACSettings, bellman_target, reward_range, values
+from cdpo.solvers.sac import SAC, SACSettings
 
 KEY = jax.random.key(0)
 M, B, DISCOUNT = 2, 4, 0.9

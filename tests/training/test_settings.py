@@ -7,7 +7,7 @@ import pytest
 from cdpo.agents import CDPO, RULES
 from cdpo.errors import UserError
 from cdpo.tasks import TASKS, find_task
-from cdpo.training.settings import PRESETS, Settings, preset
+from cdpo.training.settings import LEARNERS, PRESETS, Settings, part_of, preset
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -15,8 +15,8 @@ from cdpo.training.settings import PRESETS, Settings, preset
 @pytest.mark.parametrize("task", ["half-cheetah", "pendulum-swingup", "pusher"])
 def test_settings_survive_json(rule, name, task):
     settings = preset(name, TASKS[task], rule)
-    for solver in ("dyna", "bptt"):
-        settings = settings.changed(solver=solver)
+    for solver, learner in (("bptt", "sac"), *(("dyna", each) for each in LEARNERS)):
+        settings = settings.changed(solver=solver, learner=learner)
         again = Settings.from_json(json.loads(json.dumps(settings.to_json())))
         assert again.rule == settings.rule and again.parts == settings.parts
         assert all(getattr(again, part) == getattr(settings, part) for part in settings.parts)
@@ -37,6 +37,8 @@ def test_settings_survive_json(rule, name, task):
         ({"dyna": {"initial": 0.0, "visited": 0.0, "broad": 0.0}}, "nor all zero"),
         ({"rule": {"kl": 0.0}}, "--cdpo.schedule none"),
         ({"loop": {"discount": 1.0}}, "below 1"),
+        ({"learner": "pppo"}, "unknown learner 'pppo'; did you mean 'ppo'"),
+        ({"mpo": {"samples": 0}}, "mpo.samples must be at least 1"),
         ({"solver": "btpt"}, "unknown solver 'btpt'; did you mean 'bptt'"),
     ],
 )
@@ -77,9 +79,32 @@ def test_without_a_known_range_no_rollout_begins_beyond_what_was_seen():
 
 
 def test_a_policy_has_the_layers_of_the_solver_that_optimises_it():
-    settings = Settings().changed(sac={"hidden": (3,)}, bptt={"hidden": (4,)})
+    settings = Settings().changed(sac={"hidden": (3,)}, bptt={"hidden": (4,)}, actor_critic={"hidden": (5,)})
     assert settings.hidden == (3,)
     assert settings.changed(solver="bptt").hidden == (4,)
+    assert settings.changed(learner="actor-critic").hidden == (5,)
+    assert preset("default", TASKS["pusher"], "sac").hidden == (256, 256)
+
+
+def test_settings_that_name_no_learner_are_those_of_sac():
+    told = Settings().changed(sac={"hidden": (3,)}).to_json()
+    assert told.pop("learner") == "sac"
+    assert Settings.from_json(told) == Settings().changed(sac={"hidden": (3,)})
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_only_what_the_learner_is_told_is_kept(learner):
+    told = Settings(learner=learner).to_json()
+    assert {part for part in told if part in ("sac", "mpo", "ppo", "actor_critic", "bptt")} == {part_of(learner)}
+
+
+def test_a_learner_has_a_preset_of_its_own():
+    task = TASKS["pendulum-swingup"]
+    rounds = {learner: preset("default", task, learner=learner).dyna.rounds for learner in LEARNERS}
+    assert rounds["sac"] == rounds["mpo"] < rounds["ppo"] < rounds["actor-critic"]
+    assert all(preset("default", task, learner=learner).learner == learner for learner in LEARNERS)
+    with pytest.raises(UserError, match="did you mean 'ppo'"):
+        preset("default", task, learner="pppo")
 
 
 def test_what_is_known_of_a_task_comes_before_what_is_usual_for_unknown_rewards():

@@ -19,13 +19,16 @@ from cdpo.errors import UserError, unknown
 from cdpo.progress import Progress
 from cdpo.report import write_figures
 from cdpo.runs import RunFolder, check_free, write_atomic
+from cdpo.solvers.actor_critic import ActorCriticSettings
 from cdpo.solvers.bptt import BPTTSettings
 from cdpo.solvers.dyna import DynaSettings
+from cdpo.solvers.mpo import MPOSettings
+from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
 from cdpo.tasks import Task, check_task, find_task
 from cdpo.training.loop import Trainer
 from cdpo.training.run import journal, train
-from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, parts_of, preset
+from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, idle_options, parts_of, preset
 
 STOPPED = 3
 _MOST = 10**6
@@ -45,6 +48,8 @@ class Train:
     """cdpo, greedy, psrl or hucrl; sac, without a model."""
     solver: SolverName = "dyna"
     """How a policy is optimised on models: a learner on imagined data, or back-propagation through time."""
+    learner: str = "sac"
+    """Inside dyna, from kept rollouts: sac, mpo; from the newest alone: ppo, actor-critic."""
     preset: str = "default"
     """Where settings come from that are not given: default (what works best here) or paper."""
     seeds: int = 1
@@ -61,6 +66,9 @@ class Train:
     ensemble: EnsembleSettings = EnsembleSettings()
     dyna: DynaSettings = DynaSettings()
     sac: SACSettings = SACSettings()
+    mpo: MPOSettings = MPOSettings()
+    ppo: PPOSettings = PPOSettings()
+    actor_critic: ActorCriticSettings = ActorCriticSettings()
     bptt: BPTTSettings = BPTTSettings()
     cdpo: CDPO = CDPO()
     greedy: Greedy = Greedy()
@@ -70,9 +78,9 @@ class Train:
 
     def with_preset(self) -> "Train":
         """The same words with the preset's settings, as defaults for those that are given."""
-        settings = preset(self.preset, self._task(), self._rule().name)
-        used = parts_of(self._rule(), self.solver)
-        parts: dict[str, Any] = {name: getattr(settings, name) for name in used if name != "solver"}
+        settings = self._preset()
+        used = parts_of(self._rule(), self.solver, self.learner)
+        parts: dict[str, Any] = {name: getattr(settings, name) for name in used if name not in ("solver", "learner")}
         parts[settings.rule.part] = settings.rule
         return dataclasses.replace(self, **parts)
 
@@ -85,13 +93,17 @@ class Train:
     def settings(self) -> Settings:
         """Of this agent."""
         kind = self._rule()
-        used = parts_of(kind, self.solver)
+        used = parts_of(kind, self.solver, self.learner)
+        chosen = [f"--{name} {getattr(self, name)}" for name in ("solver", "learner") if name in used]
+        whom = " with ".join([f"--agent {self.agent}", *([" and ".join(chosen)] if chosen else [])])
         for field in dataclasses.fields(self):
             known = field.name in PARTS or isinstance(field.default, Rule)
             idle = known and field.name not in (*used, kind.part)
             if idle and getattr(self, field.name) != field.default:
-                whom = f"--agent {self.agent}" + (f" with --solver {self.solver}" if "solver" in used else "")
                 raise UserError(f"--{field.name} says nothing to {whom}; leave its options out")
+        for name in idle_options(used, self.learner):
+            if getattr(self.dyna, name) != getattr(self._preset().dyna, name):
+                raise UserError(f"--dyna.{name} says nothing to --learner {self.learner}; leave it out")
         return Settings(rule=getattr(self, kind.part), **{name: getattr(self, name) for name in used})
 
     def run(self, words: Sequence[str]) -> int | None:
@@ -106,6 +118,9 @@ class Train:
         trainer = Trainer(task, settings, seeds)  # before the folder: settings that do not fit the task leave none
         folder = RunFolder.create(out, {"command": shlex.join(["cdpo", *words]), **config})
         return _train(folder, trainer, self.episodes)
+
+    def _preset(self) -> Settings:
+        return preset(self.preset, self._task(), self._rule().name, self.learner)
 
     def _task(self) -> Task:
         return find_task(self.task, horizon=self.horizon)

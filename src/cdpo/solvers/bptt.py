@@ -13,8 +13,8 @@ from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
 from cdpo.errors import UserError, check_choices
 from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
+from cdpo.solvers.critics import same_values, state_values, traced
 from cdpo.solvers.policy import Policy, counted, kl_divergence, squashed
-from cdpo.solvers.sac import same_values
 
 _WATCHED = 128  # states of the trust region in a gradient step
 _PARTS = 10  # of an update; metrics are means over the last of them
@@ -188,7 +188,7 @@ class BPTT(NamedTuple):
         reward, alive, trace = path.reward / state.scale, path.alive[1:], self.settings.trace
         if state.critics is None:
             return traced(reward, alive, jnp.zeros_like(reward), discount, 1.0)
-        return traced(reward, alive, values(state.critics.targets, policy, path.states[1:]), discount, trace)
+        return traced(reward, alive, state_values(state.critics.targets, policy, path.states[1:]), discount, trace)
 
     def _watched(self, policy: Policy, state: BPTTState, objective: Objective, key: Array) -> BPTTState:
         """With the multiplier that follows: rollouts begin anywhere, but the bound is one over states of q."""
@@ -211,7 +211,7 @@ class BPTT(NamedTuple):
             return state, {}
 
         def loss(nets: MLP) -> tuple[Array, Array]:
-            value = values(nets, policy, path.states[:-1])
+            value = state_values(nets, policy, path.states[:-1])
             error = path.alive[:-1] * (value - returns) ** 2
             return jnp.sum(jnp.mean(error, axis=(0, 2))), jnp.mean(value)
 
@@ -257,22 +257,3 @@ def roll_out(policy: Policy, centre: Policy, models: ModelSet, begin: Array, key
 def discounts(horizon: int, discount: float) -> Array:
     """Weights of steps, [H, 1, 1]."""
     return (discount ** jnp.arange(horizon))[:, None, None]
-
-
-def values(critics: MLP, policy: Policy, states: Array) -> Array:
-    """Of each model's states [H, M, P, d] by its own critic, [H, M, P]."""
-    steps, models, particles, size = states.shape
-    by_model = jnp.moveaxis(states, 0, 1).reshape(models, -1, size)
-    value = critics(policy.inputs(policy.task.features(by_model)))[..., 0]
-    return jnp.moveaxis(value.reshape(models, steps, particles), 1, 0)
-
-
-def traced(reward: Array, alive: Array, later: Array, discount: float, trace: float | Array) -> Array:
-    """TD(lambda) targets [H, M, P], from rewards, who lives after each step, and the values there."""
-
-    def step(target: Array, here: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        reward, alive, later = here
-        target = reward + discount * alive * ((1 - trace) * later + trace * target)
-        return target, target
-
-    return jax.lax.scan(step, later[-1], (reward, alive, later), reverse=True)[1]

@@ -8,12 +8,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from cdpo.dynamics.models import ModelSet
-from cdpo.dynamics.replay import Experience, draw_below
-from cdpo.errors import UserError
+from cdpo.dynamics.replay import Experience, Transition, draw_below
+from cdpo.errors import UserError, check_choices
 from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
+from cdpo.solvers.critics import by_model
+from cdpo.solvers.expansion import Expansion, expand
+from cdpo.solvers.offpolicy import OffPolicyLearner
+from cdpo.solvers.onpolicy import OnPolicyLearner
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.rollouts import imagine
-from cdpo.solvers.sac import SAC
+from cdpo.solvers.rollouts import ahead, imagine
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,16 @@ class DynaSettings(StartSettings, shaping=("real",)):
     """Transitions of each model in a batch."""
     real: float = 0.1
     """Share of real transitions among them."""
+    expansion: Expansion = "none"
+    """What critics aim at: a transition as it is; rolled on under its model before a critic is asked (mve); or a mix of
+    all lengths up to that, each by how little models and critics disagree about it (steve)."""
+    expanded: int = 5
+    """Steps by which a transition is rolled on."""
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
-        for name in ("rounds", "kept", "updates", "particles", "horizon", "returns", "batch"):
+        check_choices(self)
+        for name in ("rounds", "kept", "updates", "particles", "horizon", "returns", "batch", "expanded"):
             if getattr(self, name) < 1:
                 raise UserError(f"dyna.{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.real < 1:
@@ -53,7 +62,7 @@ class Dyna(NamedTuple):
     """The solver."""
 
     settings: DynaSettings
-    learner: SAC
+    learner: OffPolicyLearner | OnPolicyLearner
 
     def begin(self, policy: Policy, models: int, key: Array) -> Any:
         """The learner's state."""
@@ -68,66 +77,93 @@ class Dyna(NamedTuple):
     ) -> tuple[Policy, Any, Metrics]:
         """Imagine, learn, and again; at last step back into the trust region if the learner left it."""
         settings = self.settings
-        state = self.learner.fresh(policy, state)
         kept = min(settings.kept, settings.rounds)
-        block = settings.particles * settings.horizon
-        imagined = jax.tree.map(
-            lambda leaf: jnp.zeros((kept, *leaf.shape)),
-            jax.eval_shape(lambda: self._imagine(policy, models, objective, starts, key)),
-        )
-        real_rows = round(settings.real * settings.batch)
 
-        def batches_from(imagined: Experience, number: Array, key: Array) -> Experience:
-            """All that a round learns from, [updates, K, M, B]: drawn at once, no gradient step waits for its data."""
-            which, real = jax.random.split(key)
-            shape = (settings.updates, self.learner.batches, models.count)
-            place = draw_below(which, (*shape, settings.batch - real_rows), jnp.minimum(number + 1, kept) * block)
-            rows = jnp.arange(models.count)[:, None]
-            batches = jax.tree.map(lambda leaf: leaf[place // block, rows, place % block], imagined)
-            if real_rows:
-                step = starts.visited.draw(real, (*shape, real_rows))
-                # A model's actions may have more parts than real ones (HUCRL's choice of the next state); the
-                # reference is the model where that choice is zero, and real data are its data.
-                missing = batches.action.shape[-1] - step.action.shape[-1]
-                action = jnp.pad(step.action, ((0, 0),) * 4 + ((0, missing),))
-                follows = objective.discount * (1 - step.terminated)
-                drawn = Experience(step.observation, action, step.reward, step.next, follows, jnp.ones_like(follows))
-                batches = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=3), batches, drawn)
-            return batches
+        def imagined(policy: Policy, key: Array) -> Transition:
+            shape = {"particles": settings.particles, "horizon": settings.horizon}
+            return imagine(policy, models, starts, key, **shape)
+
+        def recalled(taken: Transition) -> Experience:
+            return jax.tree.map(by_model, ahead(taken, settings.returns, objective.discount))
 
         def round_(carry: tuple, number: Array) -> tuple[tuple, Metrics]:
-            policy, state, imagined = carry
+            policy, state, past = carry
             fresh, pick, learn = jax.random.split(jax.random.fold_in(key, number), 3)
-            new = self._imagine(policy, models, objective, starts, fresh)
-            imagined = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), imagined, new)
-
-            def update(carry: tuple[Policy, Any], one: tuple[Experience, Array]) -> tuple[tuple[Policy, Any], Metrics]:
-                batches, key = one
-                policy, state, metrics = self.learner.update(*carry, batches, objective, key)
-                return (policy, state), metrics
-
-            data = batches_from(imagined, number, pick), jax.random.split(learn, settings.updates)
-            (policy, state), metrics = jax.lax.scan(update, (policy, state), data)
-            metrics = jax.tree.map(jnp.mean, metrics)
+            taken = imagined(policy, fresh)
+            if isinstance(self.learner, OnPolicyLearner):
+                new = ahead(taken, 1, objective.discount)
+                policy, state, metrics = self.learner.learn(policy, state, taken, objective, learn)
+            else:
+                new = recalled(taken)
+                past = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), past, new)
+                batches = self._batches(
+                    self.learner.batches, past, jnp.minimum(number + 1, kept), starts, objective, pick
+                )
+                policy, state, metrics = self._updated(self.learner, policy, state, models, batches, objective, learn)
             metrics |= {"imagined_return": jnp.mean(new.reward), "imagined_ends": jnp.mean(new.discount == 0)}
-            return (policy, state, imagined), metrics
+            return (policy, state, past), metrics
 
-        (policy, state, _), metrics = jax.lax.scan(round_, (policy, state, imagined), jnp.arange(settings.rounds))
+        past = None
+        if not isinstance(self.learner, OnPolicyLearner):
+            none = jax.eval_shape(lambda: recalled(imagined(policy, key)))
+            past = jax.tree.map(lambda leaf: jnp.zeros((kept, *leaf.shape)), none)
+        begin = policy, self.learner.fresh(policy, state), past
+        (policy, state, _), metrics = jax.lax.scan(round_, begin, jnp.arange(settings.rounds))
         policy, share = step_back(policy, objective.trust)
         last = jax.tree.map(lambda leaf: leaf[-1], metrics)
         return policy, state, last | {"kept": share}
 
-    def _imagine(
-        self, policy: Policy, models: ModelSet, objective: Objective, starts: Starts, key: Array
+    def _batches(
+        self, count: int, past: Experience, filled: Array, starts: Starts, objective: Objective, key: Array
     ) -> Experience:
-        settings = self.settings
-        return imagine(
-            policy,
-            models,
-            starts,
-            key,
-            particles=settings.particles,
-            horizon=settings.horizon,
-            steps=settings.returns,
-            discount=objective.discount,
+        """All that a round learns from, [updates, count, M, B]: drawn at once, no gradient step waits for its data.
+
+        From the first `filled` rounds of the past [kept, M, N], and from real transitions.
+        """
+        which, real = jax.random.split(key)
+        _, models, block = past.reward.shape
+        shape = (self.settings.updates, count, models)
+        real_rows = round(self.settings.real * self.settings.batch)
+        place = draw_below(which, (*shape, self.settings.batch - real_rows), filled * block)
+        rows = jnp.arange(models)[:, None]
+        batches = jax.tree.map(lambda leaf: leaf[place // block, rows, place % block], past)
+        if not real_rows:
+            return batches
+        step = starts.visited.draw(real, (*shape, real_rows))
+        # A model's actions may have more parts than real ones (HUCRL's choice of the next state); the reference is the
+        # model where that choice is zero, and real data are its data.
+        missing = batches.action.shape[-1] - step.action.shape[-1]
+        action = jnp.pad(step.action, ((0, 0),) * 4 + ((0, missing),))
+        follows = objective.discount * (1 - step.terminated)
+        drawn = Experience(step.observation, action, step.reward, step.next, follows, jnp.ones_like(follows))
+        return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=3), batches, drawn)
+
+    def _updated(
+        self,
+        learner: OffPolicyLearner,
+        policy: Policy,
+        state: Any,
+        models: ModelSet,
+        batches: Experience,
+        objective: Objective,
+        key: Array,
+    ) -> tuple[Policy, Any, Metrics]:
+        """After an update on each of batches [updates, K, M, B]; metrics are means over them."""
+        settings, discount = self.settings, objective.discount
+
+        def update(carry: tuple[Policy, Any], one: tuple[Experience, Array]) -> tuple[tuple[Policy, Any], Metrics]:
+            (policy, state), (batches, key) = carry, one
+            if settings.expansion == "none":
+                policy, state, metrics = learner.update(policy, state, batches, objective, key)
+            else:
+                roll, key = jax.random.split(key)
+                ahead = expand(
+                    settings.expansion, policy, models, batches, roll, steps=settings.expanded, discount=discount
+                )
+                policy, state, metrics = learner.update(policy, state, batches, objective, key, ahead)
+            return (policy, state), metrics
+
+        (policy, state), metrics = jax.lax.scan(
+            update, (policy, state), (batches, jax.random.split(key, settings.updates))
         )
+        return policy, state, jax.tree.map(jnp.mean, metrics)

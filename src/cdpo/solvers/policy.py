@@ -16,6 +16,7 @@ _LOG_DEVIATION = (-5.0, 1.0)
 # Of the mean before squashing: tanh(2.5) is 0.987, and its slope not yet lost. Without a limit the entropy of actions
 # that saturate, as those of a good swing-up do, falls without bound.
 _REACH = 2.5
+_SATURATED = 1 - 1e-6
 _FAR = 1.6  # in KL; from about there on Pinsker's bound of the total variation is not the best one
 
 
@@ -71,6 +72,17 @@ def squashed(before: Gaussian, key: Array) -> tuple[Array, Array]:
     # log(1 - tanh(x)^2) in a form that does not underflow
     squash = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
     return jnp.tanh(raw), jnp.sum(density - squash, axis=-1)
+
+
+def unsquashed(action: Array) -> Array:
+    """Actions before squashing; of those at the bound, where single precision has lost it, some that lead there."""
+    return jnp.arctanh(jnp.clip(action, -_SATURATED, _SATURATED))
+
+
+def log_density(before: Gaussian, raw: Array) -> Array:
+    """Of actions before squashing, [...]. Squashing adds the same under any policy: no ratio or gradient sees it."""
+    noise = (raw - before.mean) * jnp.exp(-before.log_deviation)
+    return jnp.sum(-0.5 * noise**2 - before.log_deviation - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
 
 
 def kl_divergence(p: Gaussian, q: Gaussian) -> Array:

@@ -13,20 +13,9 @@ from cdpo.solvers.policy import Policy
 
 
 def imagine(
-    policy: Policy,
-    models: ModelSet,
-    starts: Starts,
-    key: Array,
-    *,
-    particles: int,
-    horizon: int,
-    steps: int,
-    discount: float,
-) -> Experience:
-    """Experience [M, particles * horizon]; a particle whose task ends begins anew.
-
-    Returns reach `steps` ahead, less where the rollout or the task ends before.
-    """
+    policy: Policy, models: ModelSet, starts: Starts, key: Array, *, particles: int, horizon: int
+) -> Transition:
+    """Transitions [horizon, M, particles]; a particle whose task ends begins anew."""
 
     def step(observation: Array, key: Array) -> tuple[Array, Transition]:
         act, move, fresh = jax.random.split(key, 3)
@@ -38,14 +27,14 @@ def imagine(
 
     first, rest = jax.random.split(key)
     begin = starts.draw(first, (models.count, particles))
-    _, taken = jax.lax.scan(step, begin, jax.random.split(rest, horizon))
-    seen = ahead(taken, steps, discount)
-    # [horizon, M, particles, ...] -> [M, horizon * particles, ...]
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], horizon * x.shape[2], *x.shape[3:]), seen)
+    return jax.lax.scan(step, begin, jax.random.split(rest, horizon))[1]
 
 
 def ahead(taken: Transition, steps: int, discount: float | Array) -> Experience:
-    """Transitions with time as the leading axis, each with the discounted rewards of `steps` from there on."""
+    """Transitions with time as the leading axis, each with the discounted rewards of `steps` from there on.
+
+    Less where the rollout or the task ends before.
+    """
     reward, following, weight = taken.reward, taken.next, discount * (1 - taken.terminated)
     count = jnp.ones_like(reward)
     last = reward.shape[0] - 1

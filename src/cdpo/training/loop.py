@@ -24,7 +24,7 @@ from cdpo.tasks import Task
 from cdpo.tasks.base import Environment
 from cdpo.training.collect import Episode, evaluation, initial_states, training_episode
 from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
-from cdpo.training.settings import Settings
+from cdpo.training.settings import LoopSettings, Settings
 
 Record = dict[str, Any]
 
@@ -308,8 +308,8 @@ def advance_together(trainers: Sequence[Trainer], *, last: bool = False) -> list
 
 def program_of(settings: Settings) -> Hashable:
     """Equal for settings that differ only in numbers that are values of one compiled program."""
-    parts = settings.rule, settings.ensemble, settings.dyna, settings.sac, settings.bptt
-    return *map(jax.tree.structure, parts), settings.loop, settings.solver
+    fixed = LoopSettings | str
+    return tuple(each if isinstance(each, fixed) else jax.tree.structure(each) for each in vars(settings).values())
 
 
 def _merged(chunks: Sequence[Chunk]) -> Chunk:

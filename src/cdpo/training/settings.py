@@ -1,6 +1,7 @@
 """Everything that an agent is told, and the presets."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, Literal, get_args, get_type_hints
@@ -8,14 +9,26 @@ from typing import Any, Literal, get_args, get_type_hints
 from cdpo.agents import CDPO, RULES, Agent, Exploration, Kit, ModelBased, ModelFree, OffPolicy, Rule
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, check_choices, unknown
+from cdpo.solvers.actor_critic import ActorCritic, ActorCriticSettings
 from cdpo.solvers.base import StartSettings
 from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.dyna import Dyna, DynaSettings
+from cdpo.solvers.learner import LearnerSettings
+from cdpo.solvers.mpo import MPO, MPOSettings
+from cdpo.solvers.offpolicy import OffPolicyLearner
+from cdpo.solvers.onpolicy import OnPolicyLearner
+from cdpo.solvers.ppo import PPO, PPOSettings
 from cdpo.solvers.sac import SAC, SACSettings
 from cdpo.tasks import Task
 
 SolverName = Literal["dyna", "bptt"]
-_SOLVER_PARTS = {"dyna": ("dyna", "sac"), "bptt": ("bptt",)}
+LearnerName = Literal["sac", "mpo", "ppo", "actor-critic"]
+LEARNERS: dict[str, type[OffPolicyLearner | OnPolicyLearner]] = {
+    "sac": SAC,
+    "mpo": MPO,
+    "ppo": PPO,
+    "actor-critic": ActorCritic,
+}
 
 
 @dataclass(frozen=True)
@@ -47,10 +60,14 @@ class Settings:
 
     rule: Rule = CDPO()
     solver: SolverName = "dyna"
+    learner: LearnerName = "sac"
     loop: LoopSettings = LoopSettings()
     ensemble: EnsembleSettings = EnsembleSettings()
     dyna: DynaSettings = DynaSettings()
     sac: SACSettings = SACSettings()
+    mpo: MPOSettings = MPOSettings()
+    ppo: PPOSettings = PPOSettings()
+    actor_critic: ActorCriticSettings = ActorCriticSettings()
     bptt: BPTTSettings = BPTTSettings()
 
     def __post_init__(self) -> None:
@@ -63,18 +80,21 @@ class Settings:
         if isinstance(self.rule, OffPolicy):
             return ModelFree(self.rule, SAC(self.sac), task, discount)
         assert isinstance(self.rule, Exploration)
-        solver = BPTT(self.bptt) if self.solver == "bptt" else Dyna(self.dyna, SAC(self.sac))
+        learner = LEARNERS[self.learner](getattr(self, part_of(self.learner)))
+        solver = BPTT(self.bptt) if self.solver == "bptt" else Dyna(self.dyna, learner)
         return ModelBased(self.rule, Kit(task, self.ensemble, solver, discount))
 
     @property
     def parts(self) -> tuple[str, ...]:
         """That say anything to this agent."""
-        return parts_of(type(self.rule), self.solver)
+        return parts_of(type(self.rule), self.solver, self.learner)
 
     @property
     def hidden(self) -> tuple[int, ...]:
         """Hidden layers of the policy: those of what optimises it."""
-        return self.bptt.hidden if "bptt" in self.parts else self.sac.hidden
+        told = [getattr(self, part) for part in self.parts]
+        [optimiser] = [each for each in told if isinstance(each, LearnerSettings | BPTTSettings)]
+        return optimiser.hidden
 
     @property
     def starts(self) -> StartSettings:
@@ -111,9 +131,24 @@ class Settings:
 PARTS = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "rule")
 
 
-def parts_of(rule: type[Rule], solver: str) -> tuple[str, ...]:
-    """The parts of the settings that say anything to an agent with this rule, and this solver if it has one."""
-    return (*rule.uses, *(_SOLVER_PARTS.get(solver, ()) if "solver" in rule.uses else ()))
+def parts_of(rule: type[Rule], solver: str, learner: str) -> tuple[str, ...]:
+    """The parts of the settings that say anything to an agent with this rule, and this solver and learner if any."""
+    if "solver" not in rule.uses:
+        return rule.uses
+    return (*rule.uses, *(("dyna", "learner", part_of(learner)) if solver == "dyna" else (solver,)))
+
+
+def part_of(learner: str) -> str:
+    """The part of the settings that is a learner's own."""
+    if learner not in LEARNERS:
+        raise unknown("learner", learner, LEARNERS)
+    return learner.replace("-", "_")
+
+
+def idle_options(parts: Sequence[str], learner: str) -> tuple[str, ...]:
+    """The settings of dyna that say nothing to the learner: those of how past rollouts and real steps are recalled."""
+    newest = "learner" in parts and issubclass(LEARNERS[learner], OnPolicyLearner)
+    return ("kept", "updates", "returns", "batch", "real", "expansion", "expanded") if newest else ()
 
 
 def _changed(part: str, old: Any, changes: dict[str, Any]) -> Any:
@@ -194,6 +229,11 @@ _LQR: dict[str, dict[str, Any]] = {
     "dyna": {"real": 0.0, "initial": 0.5, "visited": 0.0},
     "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
+# Learners whose gradient steps need new rollouts, and more of them.
+_NEWEST: dict[str, dict[str, dict[str, Any]]] = {
+    "ppo": {"dyna": {"rounds": 20, "horizon": 40, "particles": 32}},
+    "actor-critic": {"dyna": {"rounds": 100, "horizon": 20, "particles": 32}},
+}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
     "pendulum-swingup-0.1": _SPARSE,
@@ -205,13 +245,14 @@ _TASKS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
-    """Settings for an agent by the name of its rule on a task."""
+def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> Settings:
+    """Settings for an agent by the name of its rule on a task, and of its learner if it has one."""
     if rule not in RULES:
         raise unknown("agent", rule, RULES)
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
-    start = Settings(rule=RULES[rule]())
+    part_of(learner)
+    start = Settings(rule=RULES[rule](), learner=learner)  # type: ignore[arg-type]
     if rule in _MODEL_FREE:
         return start.changed(**_MODEL_FREE[rule])
     if name == "default":
@@ -219,7 +260,7 @@ def preset(name: str, task: Task, rule: str = "cdpo") -> Settings:
             start = start.changed(dyna={"returns": 5, "updates": 200})
         if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
             start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0})
-        return start.changed(**_TASKS.get(task.name, {}))
+        return start.changed(**_TASKS.get(task.name, {})).changed(**_NEWEST.get(learner, {}))
     # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
     rounds = max(1, task.horizon // _GRADIENT_STEPS)
     return start.changed(**_PAPER).changed(dyna={"rounds": rounds, "updates": _GRADIENT_STEPS})

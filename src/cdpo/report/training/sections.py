@@ -90,7 +90,7 @@ def _outline(run: Run) -> dict[str, str]:
     if not run.finished and is_count(planned):
         episodes += f" of {planned:,}"
     final, steps = tables.interquartile(run.finals()), run.most_steps()
-    about = {key: str(run.config[key]) for key in ("solver", "preset") if key in run.config}
+    about = {key: str(run.config[key]) for key in ("solver", "learner", "preset") if key in run.config}
     return {
         "kind": str(run.config["kind"]),
         "task": run.task,

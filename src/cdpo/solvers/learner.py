@@ -1,0 +1,107 @@
+"""Learners: what improves a policy on transitions, wherever these come from. None of them knows of models."""
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from cdpo.dynamics.networks import MLP
+from cdpo.errors import UserError, check_choices
+from cdpo.solvers.base import Trust
+from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
+from cdpo.told import Told
+
+_WATCHED = 128  # states of the trust region in a gradient step
+_SHARES = ("polyak", "trace")
+
+
+@dataclass(frozen=True)
+class LearnerSettings(Told):
+    """What every learner is told."""
+
+    part: ClassVar[str]
+    """The name of its settings."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Hidden layers of policy and critics."""
+    critic: Literal["per-model", "pooled"] = "per-model"
+    """A critic for each sampled model, whose mean is the objective; or one on the data of all models."""
+    learning_rate: float = 1e-3
+    """Of policy and critics."""
+    multiplier_rate: float = 0.1
+    """Of the logarithm of the trust region's multiplier, per gradient step of the policy and excess."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        check_choices(self)
+        for field in dataclasses.fields(self):
+            name, value = f"{self.part}.{field.name}", getattr(self, field.name)
+            if field.type is int and value < 1:
+                raise UserError(f"{name} must be at least 1, not {value}")
+            if field.type is float and not value > 0:
+                raise UserError(f"{name} must be above 0, not {value:g}")
+            if field.name in _SHARES and not value <= 1:
+                raise UserError(f"{name} must be in (0, 1], not {value:g}")
+
+
+class Learner(eqx.Module):
+    """`begin` once, `fresh` before each problem; then it learns, in the way of its kind."""
+
+    settings: eqx.AbstractVar[Any]
+
+    @abstractmethod
+    def begin(self, policy: Policy, models: int, key: Array) -> Any:
+        """The state before any data. Every learner's has the `policy_optimiser` and the `log_multiplier`."""
+
+    @abstractmethod
+    def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
+        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
+
+    def fresh(self, policy: Policy, state: Any) -> Any:
+        """At the beginning of another problem, whose gradients may be of quite another size for the policy."""
+        return state._replace(policy_optimiser=self._network.init(eqx.filter(policy.net, eqx.is_array)))
+
+    @property
+    def _network(self) -> optax.GradientTransformation:
+        return optax.adam(self.settings.learning_rate)
+
+    def _climbed(
+        self,
+        policy: Policy,
+        state: Any,
+        observation: Array,
+        loss: Callable[[Policy, Gaussian], tuple[Array, Any]],
+        trust: Trust,
+        key: Array,
+    ) -> tuple[Policy, Any, Any, Array]:
+        """One gradient step of the policy and one of the multiplier; with what the loss told, and the multiplier.
+
+        The loss is one of a policy and what it does at the observations [..., d].
+        """
+        watched, chosen = trust.some_watched(key, _WATCHED)
+        multiplier = trust.multiplier(state.log_multiplier)
+
+        def lagrangian(net: MLP) -> tuple[Array, tuple[Any, Array]]:
+            acting = eqx.tree_at(lambda p: p.net, policy, net)
+            # One evaluation for the batch and the watched states: on an accelerator small products cost as large ones.
+            everywhere = acting(jnp.concatenate([observation.reshape(-1, watched.shape[-1]), watched]))
+            shape = observation.shape[:-1]
+            rows = everywhere.mean.shape[0] - watched.shape[0]
+            here = Gaussian(*(part[:rows].reshape(*shape, -1) for part in everywhere))
+            there = Gaussian(*(part[rows:] for part in everywhere))
+            value, told = loss(acting, here)
+            spent = jnp.mean(counted(kl_divergence(there, chosen)))
+            # Of the same size whatever the multiplier is.
+            return (value + multiplier * spent) / (1 + multiplier), (told, spent)
+
+        (_, (told, spent)), gradient = eqx.filter_value_and_grad(lagrangian, has_aux=True)(policy.net)
+        change, optimiser = self._network.update(gradient, state.policy_optimiser)
+        policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
+        log_multiplier = trust.adapted(state.log_multiplier, spent, self.settings.multiplier_rate)
+        return policy, state._replace(policy_optimiser=optimiser, log_multiplier=log_multiplier), told, multiplier

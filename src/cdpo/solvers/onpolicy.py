@@ -1,0 +1,118 @@
+"""What learners on the newest rollouts share: critics of states, and advantages along each rollout."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.dynamics.networks import MLP
+from cdpo.dynamics.replay import Transition
+from cdpo.solvers.base import Metrics, Objective
+from cdpo.solvers.critics import same_values, state_values, traced, widened
+from cdpo.solvers.learner import Learner, LearnerSettings
+from cdpo.solvers.policy import Gaussian, Policy, log_density, unsquashed
+
+_HELD = 1.0  # weight of the squared distance to the logarithm of the deviation that is to be held
+
+
+@dataclass(frozen=True)
+class OnPolicySettings(LearnerSettings):
+    """How rollouts are judged, and how much noise they have."""
+
+    trace: float = 0.95
+    """Share of the longer returns in advantages and in what critics aim at, the lambda of GAE; 1 for whole rollouts."""
+    deviation: float = 0.2
+    """Standard deviation of every part of an action, before squashing, that is held at every state."""
+
+
+class OnPolicyState(NamedTuple):
+    """What the learner remembers."""
+
+    critics: MLP  # leading axis [models]
+    scale: Array  # of rewards: critics see them divided by it
+    rewards: Array  # [2], the least and the largest seen so far, zero among them
+    log_multiplier: Array
+    critic_optimiser: Any
+    policy_optimiser: Any
+
+
+class Judged(NamedTuple):
+    """What was done, and what it turned out to be worth, [H, M, P] or any batch of it."""
+
+    observation: Array  # [..., d]
+    raw: Array  # [..., m], actions before squashing
+    density: Array  # [...], their log-density under the policy that acted
+    advantage: Array  # [...], of mean zero and deviation one over all that was done
+    returns: Array  # [...], TD(lambda), of rewards divided by their size
+
+
+class OnPolicyLearner(Learner):
+    """Learns by `learn` on rollouts of the policy itself."""
+
+    @abstractmethod
+    def learn(
+        self, policy: Policy, state: OnPolicyState, taken: Transition, objective: Objective, key: Array
+    ) -> tuple[Policy, OnPolicyState, Metrics]:
+        """From transitions [H, M, P], in the order of time; where a task ended, another begins with the next step."""
+
+    def begin(self, policy: Policy, models: int, key: Array) -> OnPolicyState:
+        """Untrained critics."""
+        count = models if self.settings.critic == "per-model" else 1
+        critics = MLP.create(key, (policy.inputs.mean.shape[-1], *self.settings.hidden, 1), (count,))
+        return OnPolicyState(
+            critics,
+            jnp.ones(()),
+            jnp.zeros(2),
+            jnp.zeros(()),
+            self._network.init(eqx.filter(critics, eqx.is_array)),
+            self._network.init(eqx.filter(policy.net, eqx.is_array)),
+        )
+
+    def renormalised(self, state: OnPolicyState, old: Policy, new: Policy, reward: Array) -> OnPolicyState:
+        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
+        scale = jnp.maximum(reward, 1.0)
+        return state._replace(critics=same_values(state.critics, old, new, state.scale, scale), scale=scale)
+
+    def _judged(
+        self, policy: Policy, state: OnPolicyState, taken: Transition, discount: float
+    ) -> tuple[OnPolicyState, Judged]:
+        """By generalised advantage estimation (Schulman et al. 2016); the last state of a rollout has its value.
+
+        Values of what follows are kept within what rewards can add up to.
+        """
+        if self.settings.critic == "pooled":
+            taken = jax.tree.map(lambda x: x.reshape(x.shape[0], 1, -1, *x.shape[3:]), taken)
+        here, there = (state_values(state.critics, policy, places) for places in (taken.observation, taken.next))
+        state = state._replace(rewards=widened(state.rewards, taken.reward))
+        there = jnp.clip(there, *(state.rewards / (1 - discount) / state.scale))
+        returns = traced(taken.reward / state.scale, 1 - taken.terminated, there, discount, self.settings.trace)
+        advantage = returns - here
+        advantage = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-6)
+        raw = unsquashed(taken.action)
+        density = log_density(policy(taken.observation), raw)
+        return state, Judged(taken.observation, raw, density, advantage, returns)
+
+    def _valued(self, policy: Policy, state: OnPolicyState, batch: Judged) -> tuple[OnPolicyState, Metrics]:
+        """With critics after one gradient step towards the returns of a batch [H, M, P]."""
+
+        def loss(critics: MLP) -> tuple[Array, Array]:
+            value = state_values(critics, policy, batch.observation)
+            return jnp.sum(jnp.mean((value - batch.returns) ** 2, axis=(0, 2))), jnp.mean(value)
+
+        (error, value), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(state.critics)
+        change, optimiser = self._network.update(gradient, state.critic_optimiser)
+        state = state._replace(critics=eqx.apply_updates(state.critics, change), critic_optimiser=optimiser)
+        return state, {"critic_loss": error / batch.returns.shape[1], "value": value * state.scale}
+
+    @staticmethod
+    def _density(here: Gaussian, raw: Array) -> Array:
+        """Of actions before squashing, [...], for gradients that move the means alone: noise is held, not optimised."""
+        return log_density(here._replace(log_deviation=jax.lax.stop_gradient(here.log_deviation)), raw)
+
+    def _held(self, here: Gaussian) -> Array:
+        """What a deviation other than the one to be held costs."""
+        return _HELD * jnp.mean((here.log_deviation - jnp.log(self.settings.deviation)) ** 2)

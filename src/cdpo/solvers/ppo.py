@@ -1,0 +1,68 @@
+"""Proximal policy optimisation (Schulman et al. 2017)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.dynamics.replay import Transition
+from cdpo.solvers.base import Metrics, Objective
+from cdpo.solvers.critics import by_model
+from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState
+from cdpo.solvers.policy import Gaussian, Policy
+
+
+@dataclass(frozen=True)
+class PPOSettings(OnPolicySettings):
+    """The learner ppo."""
+
+    part: ClassVar[str] = "ppo"
+
+    epochs: int = 4
+    """Times that rollouts are gone through before there are new ones."""
+    minibatches: int = 8
+    """Parts in which they are gone through, a gradient step on each."""
+    clip: float = 0.2
+    """How far the ratio of two densities of an action may leave one before its gain no longer counts."""
+
+
+class PPO(OnPolicyLearner):
+    """Climbs the advantages of what was done, no further than the ratio's clip, in several passes."""
+
+    settings: PPOSettings
+
+    def learn(
+        self, policy: Policy, state: OnPolicyState, taken: Transition, objective: Objective, key: Array
+    ) -> tuple[Policy, OnPolicyState, Metrics]:
+        """Gradient steps of critics and policy on all minibatches of all epochs; metrics are means over them."""
+        clip, epochs = self.settings.clip, self.settings.epochs
+        state, judged = self._judged(policy, state, taken, objective.discount)
+        judged = jax.tree.map(by_model, judged)
+        rows = judged.returns.shape[1]
+        parts = min(self.settings.minibatches, rows)
+        shuffle, learn = jax.random.split(key)
+        orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(shuffle, epochs))
+        places = orders[:, : rows - rows % parts].reshape(epochs * parts, -1)
+
+        def step(carry: tuple[Policy, OnPolicyState], one: tuple[Array, Array]) -> tuple[tuple, Metrics]:
+            policy, state = carry
+            place, key = one
+            batch = jax.tree.map(lambda leaf: leaf[None, :, place], judged)
+
+            def loss(acting: Policy, here: Gaussian) -> tuple[Array, tuple[Array, Array]]:
+                ratio = jnp.exp(self._density(here, batch.raw) - batch.density)
+                near = jnp.clip(ratio, 1 - clip, 1 + clip)
+                gain = jnp.mean(jnp.minimum(ratio * batch.advantage, near * batch.advantage))
+                return self._held(here) - gain, (jnp.mean(here.log_deviation), jnp.mean(ratio != near))
+
+            state, metrics = self._valued(policy, state, batch)
+            policy, state, (noise, clipped), multiplier = self._climbed(
+                policy, state, batch.observation, loss, objective.trust, key
+            )
+            return (policy, state), metrics | {"log_deviation": noise, "clipped": clipped, "multiplier": multiplier}
+
+        keys = jax.random.split(learn, epochs * parts)
+        (policy, state), metrics = jax.lax.scan(step, (policy, state), (places, keys))
+        return policy, state, jax.tree.map(jnp.mean, metrics)
