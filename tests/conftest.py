@@ -41,13 +41,14 @@ def tiny_bptt() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def tiny_learners() -> dict[str, dict[str, Any]]:
-    """The settings of each learner, by its name, with which Dyna takes no time."""
-    small = {"hidden": (8,)}
+    """Settings of Dyna with each learner, by its name, that take no time."""
+    small, rollouts = {"hidden": (8,)}, {"rounds": 2, "particles": 2, "horizon": 2}
+    recalled = {**rollouts, "updates": 2, "batch": 4}
     return {
-        "sac": {"sac": small},
-        "mpo": {"mpo": {**small, "samples": 2}},
-        "ppo": {"ppo": {**small, "epochs": 1, "minibatches": 2}},
-        "actor-critic": {"actor_critic": small},
+        "sac": {"dyna": recalled, "sac": small},
+        "mpo": {"dyna": recalled, "mpo": {**small, "samples": 2}},
+        "ppo": {"dyna": rollouts, "ppo": {**small, "epochs": 1, "minibatches": 2}},
+        "actor-critic": {"dyna": rollouts, "actor_critic": small},
     }
 
 

@@ -101,6 +101,19 @@ def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path, ti
 
 
 @pytest.mark.parametrize(
+    "learner", ["mpo", *(pytest.param(e, marks=pytest.mark.slow) for e in ("ppo", "actor-critic"))]
+)
+def test_every_learner_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_learners, learner):
+    common = {name: tiny[name] for name in ("models", "loop", "ensemble")}
+    made = cdpo.CDPO("pendulum-swingup", horizon=20, learner=learner, **common, **tiny_learners[learner])
+    made.learn(episodes=1).save(tmp_path / "kept")
+    loaded = cdpo.load(tmp_path / "kept")
+    assert loaded.settings.learner == learner
+    assert plain(loaded.learn(episodes=1).records) == plain(made.learn(episodes=1).records)
+    assert all(np.isfinite(made.records[-1][name]) for name in ("q_critic_loss", "pi_critic_loss", "kl_spent"))
+
+
+@pytest.mark.parametrize(
     ("call", "word"),
     [
         (lambda: cdpo.CDPO("half-cheeta"), "did you mean 'half-cheetah'"),

@@ -229,11 +229,9 @@ _LQR: dict[str, dict[str, Any]] = {
     "dyna": {"real": 0.0, "initial": 0.5, "visited": 0.0},
     "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
-# Learners whose gradient steps need new rollouts, and more of them.
-_NEWEST: dict[str, dict[str, dict[str, Any]]] = {
-    "ppo": {"dyna": {"rounds": 20, "horizon": 40, "particles": 32}},
-    "actor-critic": {"dyna": {"rounds": 100, "horizon": 20, "particles": 32}},
-}
+# Learners on the newest rollouts need new ones more often: by how much more often than others on the same task.
+_ROUNDS = {"ppo": 2, "actor-critic": 10}
+_LEARNERS: dict[str, dict[str, dict[str, Any]]] = {"actor-critic": {"dyna": {"horizon": 20}}}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
     "pendulum-swingup-0.1": _SPARSE,
@@ -260,7 +258,8 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
             start = start.changed(dyna={"returns": 5, "updates": 200})
         if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
             start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0})
-        return start.changed(**_TASKS.get(task.name, {})).changed(**_NEWEST.get(learner, {}))
+        start = start.changed(**_LEARNERS.get(learner, {})).changed(**_TASKS.get(task.name, {}))
+        return start.changed(dyna={"rounds": _ROUNDS.get(learner, 1) * start.dyna.rounds})
     # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
     rounds = max(1, task.horizon // _GRADIENT_STEPS)
     return start.changed(**_PAPER).changed(dyna={"rounds": rounds, "updates": _GRADIENT_STEPS})
