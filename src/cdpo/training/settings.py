@@ -229,8 +229,9 @@ _LQR: dict[str, dict[str, Any]] = {
     "dyna": {"real": 0.0, "initial": 0.5, "visited": 0.0},
     "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
-# Learners on the newest rollouts need new ones more often: by how much more often than others on the same task.
-_ROUNDS = {"ppo": 2, "actor-critic": 10}
+# Learners on the newest rollouts need new ones more often; where each is good for one step only, fewer will do.
+_ROUNDS = {"ppo": 2, "actor-critic": 40}
+_PARTICLES = {"actor-critic": 4}
 _LEARNERS: dict[str, dict[str, dict[str, Any]]] = {"actor-critic": {"dyna": {"horizon": 20}}}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
@@ -259,7 +260,10 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
         if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
             start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0})
         start = start.changed(**_LEARNERS.get(learner, {})).changed(**_TASKS.get(task.name, {}))
-        return start.changed(dyna={"rounds": _ROUNDS.get(learner, 1) * start.dyna.rounds})
+        rounds, particles = start.dyna.rounds, start.dyna.particles
+        return start.changed(
+            dyna={"rounds": _ROUNDS.get(learner, 1) * rounds, "particles": particles // _PARTICLES.get(learner, 1)}
+        )
     # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
     rounds = max(1, task.horizon // _GRADIENT_STEPS)
     return start.changed(**_PAPER).changed(dyna={"rounds": rounds, "updates": _GRADIENT_STEPS})
