@@ -24,7 +24,11 @@ class ActorCriticSettings(OnPolicySettings):
 
 
 class ActorCritic(OnPolicyLearner):
-    """Climbs the advantages of what was done, by one step."""
+    """Climbs the advantages of what was done, by one step.
+
+    They are not scaled to a deviation of one: a round in which nothing happened would be all noise, and weigh as much
+    as any other. Adam's own scale is one of many rounds.
+    """
 
     settings: ActorCriticSettings
 

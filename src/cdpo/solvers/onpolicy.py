@@ -46,7 +46,7 @@ class Judged(NamedTuple):
     observation: Array  # [..., d]
     raw: Array  # [..., m], actions before squashing
     density: Array  # [...], their log-density under the policy that acted
-    advantage: Array  # [...], of mean zero and deviation one over all that was done
+    advantage: Array  # [...], of the returns over the values
     returns: Array  # [...], TD(lambda), of rewards divided by their size
 
 
@@ -90,11 +90,9 @@ class OnPolicyLearner(Learner):
         state = state._replace(rewards=widened(state.rewards, taken.reward))
         there = jnp.clip(there, *(state.rewards / (1 - discount) / state.scale))
         returns = traced(taken.reward / state.scale, 1 - taken.terminated, there, discount, self.settings.trace)
-        advantage = returns - here
-        advantage = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-6)
         raw = unsquashed(taken.action)
         density = log_density(policy(taken.observation), raw)
-        return state, Judged(taken.observation, raw, density, advantage, returns)
+        return state, Judged(taken.observation, raw, density, returns - here, returns)
 
     def _valued(self, policy: Policy, state: OnPolicyState, batch: Judged) -> tuple[OnPolicyState, Metrics]:
         """With critics after one gradient step towards the returns of a batch [H, M, P]."""

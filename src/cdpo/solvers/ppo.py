@@ -39,7 +39,8 @@ class PPO(OnPolicyLearner):
         """Gradient steps of critics and policy on all minibatches of all epochs; metrics are means over them."""
         clip, epochs = self.settings.clip, self.settings.epochs
         state, judged = self._judged(policy, state, taken, objective.discount)
-        judged = jax.tree.map(by_model, judged)
+        advantage = (judged.advantage - jnp.mean(judged.advantage)) / (jnp.std(judged.advantage) + 1e-6)
+        judged = jax.tree.map(by_model, judged._replace(advantage=advantage))
         rows = judged.returns.shape[1]
         parts = min(self.settings.minibatches, rows)
         shuffle, learn = jax.random.split(key)

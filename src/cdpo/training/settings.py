@@ -230,9 +230,8 @@ _LQR: dict[str, dict[str, Any]] = {
     "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
 # Learners on the newest rollouts need new ones more often; where each is good for one step only, fewer will do.
-_ROUNDS = {"ppo": 2, "actor-critic": 40}
-_PARTICLES = {"actor-critic": 4}
-_LEARNERS: dict[str, dict[str, dict[str, Any]]] = {"actor-critic": {"dyna": {"horizon": 20}}}
+_ROUNDS = {"ppo": 2, "actor-critic": 20}
+_PARTICLES = {"actor-critic": 2}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
     "pendulum-swingup-0.1": _SPARSE,
@@ -259,7 +258,7 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
             start = start.changed(dyna={"returns": 5, "updates": 200})
         if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
             start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0})
-        start = start.changed(**_LEARNERS.get(learner, {})).changed(**_TASKS.get(task.name, {}))
+        start = start.changed(**_TASKS.get(task.name, {}))
         rounds, particles = start.dyna.rounds, start.dyna.particles
         return start.changed(
             dyna={"rounds": _ROUNDS.get(learner, 1) * rounds, "particles": particles // _PARTICLES.get(learner, 1)}
