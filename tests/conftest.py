@@ -52,6 +52,13 @@ def tiny_learners() -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.fixture(scope="session")
+def tiny_mpc() -> dict[str, Any]:
+    """And for the one that plans."""
+    few = {"plans": 2, "candidates": 4, "rounds": 2, "updates": 2, "batch": 4, "particles": 2}
+    return {"horizon": 2, "hidden": (8,), **few}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests marked slow or extra as well")
 

@@ -127,6 +127,8 @@ def test_every_learner_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_
         (lambda: cdpo.CDPO("pusher", learner="ppo", sac={"hidden": (3,)}), "makes no use of the settings of sac"),
         (lambda: cdpo.CDPO("pusher", learner="ppo", dyna={"real": 0.1}), "makes no use of dyna's real"),
         (lambda: cdpo.SAC("pusher", learner="ppo"), "sac makes no use of the settings of learner"),
+        (lambda: cdpo.CDPO("pusher").planner(), "no model was fitted yet"),
+        (lambda: cdpo.SAC("pusher").planner(), "sac learns without a model"),
         (lambda: cdpo.CDPO("pusher", preset="papers"), "did you mean 'paper'"),
         (lambda: cdpo.load("nowhere"), "no such folder"),
     ],

@@ -156,6 +156,13 @@ MISTAKES = {
     "train pusher --dyna.expanded 0": "dyna.expanded must be at least 1, not 0",
     "train pusher --bptt.horizon 0": "bptt.horizon must be at least 1, not 0",
     "train pusher --bptt.updates 0": "bptt.updates must be at least 1, not 0",
+    "train pusher --mpc.horizon 3": "--mpc says nothing to --agent cdpo with --solver dyna",
+    "train pusher --solver mpc --mpc.horizon 0": "mpc.horizon must be at least 1, not 0",
+    "train pusher --solver mpc --mpc.particles 0": "mpc.particles must be at least 1, not 0",
+    "train pusher --solver mpc --mpc.candidates 0": "mpc.candidates must be at least 1, not 0",
+    "train pusher --solver mpc --mpc.elites 0": "mpc.elites must be at least 1, not 0",
+    "train pusher --solver mpc --mpc.elites 99": "mpc.elites must be at most the 16 candidates, not 99",
+    "train pusher --solver mpc --mpc.moves actions --mpc.distils averaging": "mpc.distils averaging is of parameters",
     # Values that are no such thing.
     "tabular --steps abc": "--steps",
     "tabular --steps": "Missing value for argument '--steps'",
@@ -163,7 +170,7 @@ MISTAKES = {
     "tabular --cdpo.eta much": "--cdpo.eta",
     "tabular --cdpo.constraint foo": "invalid choice 'foo' for argument '--cdpo.constraint'",
     "reproduce chain --scale tiny": "invalid choice 'tiny' for argument '--scale'",
-    "train pusher --solver btpt": "invalid choice 'btpt' for argument '--solver'. Expected one of ('dyna', 'bptt')",
+    "train pusher --solver btpt": "for argument '--solver'. Expected one of ('dyna', 'bptt', 'mpc')",
     "train pusher --dyna.expansion stev": "invalid choice 'stev' for argument '--dyna.expansion'",
     "train pusher --bptt.kind svgg": "invalid choice 'svgg' for argument '--bptt.kind'",
     # Files and environments that cannot become an MDP.
@@ -279,6 +286,7 @@ def test_help_without_a_task_says_where_settings_come_from(monkeypatch):
         "pendulum-swingup --dyna.horizon 3",
         "pusher --solver bptt",
         "pusher --learner actor-critic",
+        "inverted-pendulum --solver mpc",
     ],
 )
 def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):
@@ -290,7 +298,8 @@ def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):
         assert f"--preset {command.preset} for {command.task}, --agent {command.agent}" in out
         shown = options(out)
         learner = command.learner.replace("-", "_")
-        for part in (*{"dyna": ("dyna", learner), "bptt": ("bptt",)}[command.solver], command.agent):
+        solving = {"dyna": ("dyna", learner), "bptt": ("bptt",), "mpc": ("mpc",)}[command.solver]
+        for part in (*solving, command.agent):
             for name, value in dataclasses.asdict(getattr(command, part)).items():
                 told = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 assert f"(default: {told})" in shown[f"--{part}.{name}".replace("_", "-")]

@@ -10,6 +10,7 @@ from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.solvers.actor_critic import ActorCriticSettings
 from cdpo.solvers.bptt import BPTTSettings
 from cdpo.solvers.dyna import DynaSettings
+from cdpo.solvers.mpc import MPCSettings
 from cdpo.solvers.mpo import MPOSettings
 from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
@@ -48,6 +49,7 @@ def test_numbers_are_leaves_and_words_counts_and_what_shapes_are_structure():
         PPOSettings(),
         ActorCriticSettings(),
         BPTTSettings(),
+        MPCSettings(),
     ],
 )
 def test_a_tree_is_put_together_again(one):
@@ -75,8 +77,8 @@ def test_numbers_of_several_lie_side_by_side():
     assert jax.vmap(lambda some: some.rate * some.count)(both).tolist() == [3.0, 6.0]
 
 
-def test_every_number_of_an_agent_is_a_leaf_but_the_share_of_real_rows():
+def test_every_number_of_an_agent_is_a_leaf_but_those_that_decide_on_shapes():
     none = EnsembleSettings, SACSettings, MPOSettings, PPOSettings, ActorCriticSettings, BPTTSettings, CDPO
-    for settings, shaping in ((DynaSettings(), 1), *((kind(), 0) for kind in none)):
+    for settings, shaping in ((DynaSettings(), 1), (MPCSettings(), 1), *((kind(), 0) for kind in none)):
         floats = [field.name for field in dataclasses.fields(settings) if field.type is float]
         assert len(jax.tree.leaves(settings)) == len(floats) - shaping

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cdpo.agents import ModelMind
-from cdpo.dynamics.models import Belief
+from cdpo.agents import ModelBased, ModelMind, Planner
+from cdpo.dynamics.models import Belief, sampled_models
 from cdpo.errors import UserError
 from cdpo.progress import Progress
 from cdpo.runs import RunFolder, check_free, hardware, versions
@@ -23,6 +23,8 @@ from cdpo.training.settings import PARTS, Settings, idle_options, parts_of, pres
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 _LARGEST_SEED = 2**31 - 1
+# At decision time a plan is made for one state and not for many: it can be searched for more thoroughly.
+_DECIDING = {"candidates": 64, "elites": 8, "iterations": 3}
 
 
 class DeepAgent:
@@ -127,6 +129,10 @@ class DeepAgent:
         """
         return self.best.predict(observation, state, episode_start, deterministic)
 
+    def planner(self, **changes: Any) -> Planner:
+        """That acts by planning with the best seed's models; `changes` are to the settings of mpc."""
+        return self.best.planner(**changes)
+
     def evaluate(self, episodes: int = 10) -> np.ndarray:
         """Returns of new episodes by the mode of each seed's policy, [seeds, episodes]."""
         return np.array([self[index].evaluate(episodes) for index in range(len(self))])
@@ -134,8 +140,6 @@ class DeepAgent:
     @property
     def model(self) -> "Model":
         """The best seed's model."""
-        if self._policy_only:
-            raise UserError("only the policy was loaded, without a model; load the run without policy_only")
         return self.best.model
 
     def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
@@ -202,13 +206,31 @@ class Seed:
         middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2
         return (middle + half * self._policy(seen, noise)).astype(np.float32), state
 
-    def evaluate(self, episodes: int = 10) -> list[float]:
-        """Returns of new episodes by the policy's mode."""
+    def evaluate(self, episodes: int = 10, *, planner: Planner | None = None) -> list[float]:
+        """Returns of new episodes by the policy's mode, or by planning."""
         if episodes < 1:
             raise UserError(f"episodes must be at least 1, not {episodes}")
         environment = self._trainer.pupils[self._index].environment
+        acting = self._policy if planner is None else planner
         # Episode numbers count up from zero in training: these are others.
-        return evaluation(environment, self._trainer.task, self._policy, self.seed, 2**31, episodes)
+        return evaluation(environment, self._trainer.task, acting, self.seed, 2**31, episodes)
+
+    def planner(self, **changes: Any) -> Planner:
+        """That acts by planning on models drawn from what this seed believes, whichever solver it learned with.
+
+        Plans have the settings of mpc with a more thorough search, and `changes` to them.
+        """
+        settings, mind = self._trainer.settings, self._mind
+        agent = settings.agent(self._trainer.task)
+        assert isinstance(agent, ModelBased)
+        if self._agent.episodes < 2:
+            raise UserError("no model was fitted yet to plan on; train the agent first")
+        told = settings if settings.solver == "mpc" else preset("default", self._trainer.task, settings.rule.name)
+        plans = told.changed(mpc={**_DECIDING, **changes}).mpc
+        key = jax.random.fold_in(jax.random.key(1), self.seed)
+        models = sampled_models(mind.belief, agent.rule.models, "subset", key)
+        solver, state = agent.kit.solver, mind.solver_state
+        return Planner(mind.policy, models, agent.kit.discount, plans, solver=solver, state=state, seed=self.seed)
 
     def save(self, path: str | Path) -> Path:
         """What is needed to act as this seed does, into a new folder that `cdpo.load` and `cdpo evaluate` take."""
@@ -217,10 +239,16 @@ class Seed:
     @property
     def model(self) -> "Model":
         """What this seed believes of the world."""
+        return Model(self._mind.belief)
+
+    @property
+    def _mind(self) -> ModelMind:
+        if self._agent._policy_only:
+            raise UserError("only the policy was loaded, without a model; load the whole run, without policy_only")
         mind = self._trainer.mind(self._index)
         if not isinstance(mind, ModelMind):
             raise UserError(f"{self._trainer.settings.rule.name} learns without a model")
-        return Model(mind.belief)
+        return mind
 
 
 class Model:

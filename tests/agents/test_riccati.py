@@ -120,3 +120,8 @@ def test_every_rule_comes_within_five_percent_of_the_optimum(rule):
 @pytest.mark.parametrize("learner", [name for name in LEARNERS if name != "sac"])
 def test_every_learner_comes_within_five_percent_of_the_optimum(learner):
     assert np.mean(shares_beyond(preset("default", TASK, "cdpo", learner))) < 0.05
+
+
+@pytest.mark.slow
+def test_planning_comes_within_five_percent_of_the_optimum():
+    assert np.mean(shares_beyond(preset("default", TASK, "greedy").changed(solver="mpc"))) < 0.05

@@ -14,6 +14,7 @@ from cdpo.errors import UserError
 from cdpo.solvers.base import Starts
 from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.dyna import Dyna, DynaSettings
+from cdpo.solvers.mpc import MPC, MPCSettings
 from cdpo.solvers.rollouts import Outlook
 from cdpo.solvers.sac import SAC, SACSettings
 from cdpo.tasks import find_task
@@ -333,16 +334,35 @@ def test_what_is_spent_of_the_trust_region_is_within_its_bound(rule):
     ids=described,
 )
 def test_every_rule_improves_by_back_propagation_through_time_as_well(rule):
-    bptt = BPTTSettings(updates=3, particles=4, horizon=3, hidden=HIDDEN, learning_rate=0.02)
-    agent = dataclasses.replace(tiny(rule), kit=dataclasses.replace(tiny(rule).kit, solver=BPTT(bptt)))
+    metrics = improved(rule, BPTT(BPTTSettings(updates=3, particles=4, horizon=3, hidden=HIDDEN, learning_rate=0.02)))
+    assert metrics["pi_gradient_norm"] > 0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        CDPO(models=MODELS, kl=1e-3),
+        *(pytest.param(rule(models=MODELS), marks=pytest.mark.slow) for rule in (HUCRL, PSRL, Greedy)),
+    ],
+    ids=described,
+)
+def test_and_by_plans(rule):
+    few = {"plans": 3, "rounds": 2, "updates": 3, "batch": 8, "particles": 2}
+    metrics = improved(rule, MPC(MPCSettings(horizon=3, hidden=HIDDEN, learning_rate=0.02, **few)))
+    assert metrics["pi_gain"] >= 0
+
+
+def improved(rule, solver):
+    """The metrics of an iteration with another solver, in which the policy became another one."""
+    agent = dataclasses.replace(tiny(rule), kit=dataclasses.replace(tiny(rule).kit, solver=solver))
     mind, replay, blank = agent.begin(HIDDEN, KEY), replay_of(60), jnp.zeros(TASK.observations)
     starts = Starts(jnp.array([[np.pi, 0.0]]), replay, blank, blank, jnp.array([0.25, 0.25, 0.5]))
     after, metrics = agent.learn(mind, replay, starts, jnp.asarray(1, jnp.int32), KEY)
     assert np.any(np.asarray(after.policy.net.weights[0] != mind.policy.net.weights[0]))
     assert all(np.all(np.isfinite(value)) for value in metrics.values())
-    assert metrics["pi_gradient_norm"] > 0
     if rule.name == "cdpo":
         assert metrics["kl_spent"] <= 1.1 * metrics["kl_bound"]
+    return metrics
 
 
 @pytest.mark.parametrize(("row", "seen"), [(30, True), (60, False)])  # of 60 rows; what follows is no data

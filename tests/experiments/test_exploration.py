@@ -229,6 +229,8 @@ def test_the_paper_scale_is_the_papers():
     assert exploration.on_equal_terms(settings).dyna.rounds == 2 * settings.dyna.rounds  # it makes one update
     settings = settings.changed(solver="bptt")
     assert exploration.on_equal_terms(settings).bptt.updates == 2 * settings.bptt.updates
+    settings = settings.changed(solver="mpc")
+    assert exploration.on_equal_terms(settings).mpc.rounds == 2 * settings.mpc.rounds
 
 
 @pytest.mark.slow

@@ -10,9 +10,10 @@ from cdpo.dynamics.models import optimistic_model, reference_model, sampled_mode
 from cdpo.dynamics.networks import Normaliser
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust
-from cdpo.solvers.bptt import BPTT, BPTTSettings, roll_out
+from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.critics import state_values
 from cdpo.solvers.policy import HostPolicy, Policy
+from cdpo.solvers.values import roll_out
 from cdpo.training.settings import Settings
 
 KEY = jax.random.key(0)

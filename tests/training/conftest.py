@@ -65,6 +65,12 @@ def tiny_bptt_words(tiny, tiny_bptt) -> list[str]:
     return [*short_words(tiny), "--solver", "bptt", *option_words({"bptt": tiny_bptt}, "bptt")]
 
 
+@pytest.fixture(scope="session")
+def tiny_mpc_words(tiny, tiny_mpc) -> list[str]:
+    """And by plans."""
+    return [*short_words(tiny), "--solver", "mpc", *option_words({"mpc": tiny_mpc}, "mpc")]
+
+
 def short_words(tiny):
     start = ["pendulum-swingup", "--horizon", "20", "--cdpo.models", str(tiny["models"])]
     return [*start, *option_words(tiny, "loop", "ensemble")]

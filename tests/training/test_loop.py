@@ -97,6 +97,7 @@ def test_seeds_side_by_side_may_differ_in_numbers_and_each_is_as_it_is_alone(dri
         {"loop": {"discount": 0.5}},
         {"solver": "bptt"},
         {"bptt": {"kind": "svg"}},
+        {"mpc": {"moves": "actions"}},
     ],
 )
 def test_seeds_side_by_side_cannot_differ_in_what_makes_another_program(drift, tiny, change):
@@ -164,9 +165,11 @@ def together(monkeypatch):
     monkeypatch.setattr(loop, "chunks_of", lambda lanes: [list(lanes)])
 
 
-@pytest.mark.parametrize("solver", ["dyna", pytest.param("bptt", marks=pytest.mark.slow)])
-def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(drift, tiny, tiny_bptt, together, solver):
-    one = settings(drift, tiny).changed(solver=solver, bptt=tiny_bptt)
+@pytest.mark.parametrize("solver", ["dyna", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bptt", "mpc"))])
+def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(
+    drift, tiny, tiny_bptt, tiny_mpc, together, solver
+):
+    one = settings(drift, tiny).changed(solver=solver, bptt=tiny_bptt, mpc=tiny_mpc)
     variants = [one, one.changed(rule={"kl": 1e-3})]
     trainer = Trainer(drift, variants, [3, 5])
     assert len(trainer.chunks) == 1

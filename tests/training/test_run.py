@@ -73,6 +73,18 @@ def test_so_it_does_by_back_propagation_through_time(tmp_path, child, tiny_bptt_
 
 
 @pytest.mark.slow
+def test_so_it_does_by_plans(tmp_path, child, tiny_mpc_words, told):
+    words = [*tiny_mpc_words, "--episodes", "2", "--out"]
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    assert child("train", *words, str(whole)).returncode == 0
+    child("train", *words, str(folder), kill=("cdpo.training.run", "save_arrays", "before", 2))
+    result = child("resume", str(folder))
+    assert result.returncode == 0, result.stderr
+    assert_same(folder, whole, told)
+    assert {"pi_gain", "pi_imitation", "pi_imagined_return", "pi_kept"} <= told(whole)[-1].keys()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(6))
 def test_killed_at_random_moments_it_ends_bit_equal(tmp_path, child, tiny_words, whole, told, number):
     folder, chance = tmp_path / "run", random.Random(number)

@@ -15,7 +15,7 @@ from cdpo.training.settings import LEARNERS, PRESETS, Settings, part_of, preset
 @pytest.mark.parametrize("task", ["half-cheetah", "pendulum-swingup", "pusher"])
 def test_settings_survive_json(rule, name, task):
     settings = preset(name, TASKS[task], rule)
-    for solver, learner in (("bptt", "sac"), *(("dyna", each) for each in LEARNERS)):
+    for solver, learner in (("bptt", "sac"), ("mpc", "sac"), *(("dyna", each) for each in LEARNERS)):
         settings = settings.changed(solver=solver, learner=learner)
         again = Settings.from_json(json.loads(json.dumps(settings.to_json())))
         assert again.rule == settings.rule and again.parts == settings.parts
@@ -40,6 +40,7 @@ def test_settings_survive_json(rule, name, task):
         ({"learner": "pppo"}, "unknown learner 'pppo'; did you mean 'ppo'"),
         ({"mpo": {"samples": 0}}, "mpo.samples must be at least 1"),
         ({"solver": "btpt"}, "unknown solver 'btpt'; did you mean 'bptt'"),
+        ({"solver": "mcp"}, "unknown solver 'mcp'; did you mean 'mpc'"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(changes, word):
@@ -72,7 +73,7 @@ def test_unknown_names_are_refused_with_the_nearest():
 
 
 def test_without_a_known_range_no_rollout_begins_beyond_what_was_seen():
-    for solver in ("dyna", "bptt"):
+    for solver in ("dyna", "bptt", "mpc"):
         unknown, known = (preset("default", find_task(name)) for name in ("Pendulum-v1", "pendulum-swingup"))
         assert unknown.changed(solver=solver).starts.broad == 0
         assert known.changed(solver=solver).starts.broad > 0
@@ -80,9 +81,11 @@ def test_without_a_known_range_no_rollout_begins_beyond_what_was_seen():
 
 def test_a_policy_has_the_layers_of_the_solver_that_optimises_it():
     settings = Settings().changed(sac={"hidden": (3,)}, bptt={"hidden": (4,)}, actor_critic={"hidden": (5,)})
+    settings = settings.changed(mpc={"hidden": (6,)})
     assert settings.hidden == (3,)
     assert settings.changed(solver="bptt").hidden == (4,)
     assert settings.changed(learner="actor-critic").hidden == (5,)
+    assert settings.changed(solver="mpc").hidden == (6,)
     assert preset("default", TASKS["pusher"], "sac").hidden == (256, 256)
 
 

@@ -2,6 +2,7 @@
 
 from cdpo.agents.base import Agent, Mind, Rule
 from cdpo.agents.cdpo import CDPO
+from cdpo.agents.deciding import Planner
 from cdpo.agents.greedy import Greedy
 from cdpo.agents.hucrl import HUCRL
 from cdpo.agents.planning import Exploration, Kit, ModelBased, ModelMind
@@ -26,5 +27,6 @@ __all__ = [
     "ModelFree",
     "ModelMind",
     "OffPolicy",
+    "Planner",
     "Rule",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy, OffPolicy, Rule
-from cdpo.api import load, returns_note, run_config, seed_numbers, settings_of, task_of
+from cdpo.api import Seed, load, returns_note, run_config, seed_numbers, settings_of, task_of
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
 from cdpo.progress import Progress
@@ -22,6 +22,7 @@ from cdpo.runs import RunFolder, check_free, write_atomic
 from cdpo.solvers.actor_critic import ActorCriticSettings
 from cdpo.solvers.bptt import BPTTSettings
 from cdpo.solvers.dyna import DynaSettings
+from cdpo.solvers.mpc import MPCSettings
 from cdpo.solvers.mpo import MPOSettings
 from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
@@ -47,7 +48,7 @@ class Train:
     agent: str = "cdpo"
     """cdpo, greedy, psrl or hucrl; sac, without a model."""
     solver: SolverName = "dyna"
-    """How a policy is optimised on models: a learner on imagined data, or back-propagation through time."""
+    """How a policy is optimised on models: a learner on imagined data, back-propagation through time, or plans."""
     learner: str = "sac"
     """Inside dyna, from kept rollouts: sac, mpo; from the newest alone: ppo, actor-critic."""
     preset: str = "default"
@@ -70,6 +71,7 @@ class Train:
     ppo: PPOSettings = PPOSettings()
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     bptt: BPTTSettings = BPTTSettings()
+    mpc: MPCSettings = MPCSettings()
     cdpo: CDPO = CDPO()
     greedy: Greedy = Greedy()
     psrl: PSRL = PSRL()
@@ -188,19 +190,33 @@ class Evaluate:
     """The run folder."""
     episodes: int = 10
     """Episodes for each seed, by the policy's mode."""
+    plan: bool = False
+    """Act by planning on the learned models instead, and say how long it took."""
     json: bool = False
     """Print JSON."""
 
     def run(self, words: Sequence[str]) -> None:
         """Evaluate every seed."""
-        agent = load(self.folder, policy_only=True)
-        returns = {agent[index].seed: agent[index].evaluate(self.episodes) for index in range(len(agent))}
+        agent = load(self.folder, policy_only=not self.plan)
+        results = [self._measured(agent[index]) for index in range(len(agent))]
         if self.json:
-            seeds = [{"seed": seed, "mean": float(np.mean(each)), "returns": each} for seed, each in returns.items()]
-            print(json.dumps({"task": agent.task.name, "agent": agent.rule, "seeds": seeds}))
+            print(json.dumps({"task": agent.task.name, "agent": agent.rule, "seeds": results}))
             return
-        for seed, each in returns.items():
-            print(f"seed {seed}: {np.mean(each):.1f} (lowest {min(each):.1f}, highest {max(each):.1f})")
+        for result in results:
+            lowest, highest = min(result["returns"]), max(result["returns"])
+            told = f"seed {result['seed']}: {result['mean']:.1f} (lowest {lowest:.1f}, highest {highest:.1f})"
+            if self.plan:
+                told += f", {result['latency_ms']:.1f} ms a step (99th percentile {result['latency_p99_ms']:.1f})"
+            print(told)
+
+    def _measured(self, seed: Seed) -> dict[str, Any]:
+        planner = seed.planner() if self.plan else None
+        returns = seed.evaluate(self.episodes, planner=planner)
+        result = {"seed": seed.seed, "mean": float(np.mean(returns)), "returns": returns}
+        if planner is None:
+            return result
+        taken = 1e3 * np.array(planner.seconds)
+        return result | {"latency_ms": float(np.mean(taken)), "latency_p99_ms": float(np.percentile(taken, 99))}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,4 +55,6 @@ def on_equal_terms(settings: Settings) -> Settings:
         return settings
     if settings.solver == "bptt":
         return settings.changed(bptt={"updates": 2 * settings.bptt.updates})
+    if settings.solver == "mpc":
+        return settings.changed(mpc={"rounds": 2 * settings.mpc.rounds})
     return settings.changed(dyna={"rounds": 2 * settings.dyna.rounds})

@@ -148,6 +148,9 @@ class Solver(Protocol):
     def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
         """The same state after the policy's normaliser changed and rewards are of the size `reward`."""
 
+    def beyond(self, state: Any, policy: Policy, states: Array) -> Array | None:
+        """What follows states [M, B, d] on their models, [M, B], as it was learned; None where none of it was."""
+
     def __call__(
         self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: Any, key: Array
     ) -> tuple[Policy, Any, Metrics]:

@@ -72,6 +72,10 @@ class Dyna(NamedTuple):
         """The same state after the policy's normaliser changed and rewards are of the size `reward`."""
         return self.learner.renormalised(state, old, new, reward)
 
+    def beyond(self, state: Any, policy: Policy, states: Array) -> Array | None:
+        """What the learner says of states."""
+        return self.learner.beyond(state, policy, states)
+
     def __call__(
         self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: Any, key: Array
     ) -> tuple[Policy, Any, Metrics]:

@@ -63,6 +63,10 @@ class Learner(eqx.Module):
     def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
         """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
 
+    @abstractmethod
+    def beyond(self, state: Any, policy: Policy, states: Array) -> Array:
+        """What follows states [M, B, d] if the policy's mode acts there, [M, B], each by the critics of its model."""
+
     def fresh(self, policy: Policy, state: Any) -> Any:
         """At the beginning of another problem, whose gradients may be of quite another size for the policy."""
         return state._replace(policy_optimiser=self._network.init(eqx.filter(policy.net, eqx.is_array)))

@@ -12,7 +12,15 @@ from jax import Array
 from cdpo.dynamics.networks import MLP
 from cdpo.dynamics.replay import Experience
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.critics import Futures, bellman_target, critic_inputs, expanded_target, reward_range, same_values
+from cdpo.solvers.critics import (
+    Futures,
+    bellman_target,
+    critic_inputs,
+    expanded_target,
+    reward_range,
+    same_values,
+    values,
+)
 from cdpo.solvers.learner import Learner, LearnerSettings
 from cdpo.solvers.policy import Policy
 
@@ -61,6 +69,11 @@ class OffPolicyLearner(Learner):
         scale = jnp.maximum(reward, 1.0)
         critics, targets = (same_values(net, old, new, state.scale, scale) for net in (state.critics, state.targets))
         return state._replace(critics=critics, targets=targets, scale=scale)
+
+    def beyond(self, state: Any, policy: Policy, states: Array) -> Array:
+        """What follows states [M, B, d] if the policy's mode acts there, [M, B], by the lower of the target critics."""
+        action = jnp.tanh(policy(states).mean)
+        return state.scale * jnp.min(values(state.targets, policy, states, action), axis=1)
 
     def _begun(self, policy: Policy, models: int, key: Array) -> dict[str, Any]:
         """What every state of such a learner has: untrained critics."""

@@ -77,6 +77,10 @@ class OnPolicyLearner(Learner):
         scale = jnp.maximum(reward, 1.0)
         return state._replace(critics=same_values(state.critics, old, new, state.scale, scale), scale=scale)
 
+    def beyond(self, state: OnPolicyState, policy: Policy, states: Array) -> Array:
+        """What follows states [M, B, d], [M, B], each by the critic of its model."""
+        return state.scale * state_values(state.critics, policy, states[None])[0]
+
     def _judged(
         self, policy: Policy, state: OnPolicyState, taken: Transition, discount: float
     ) -> tuple[OnPolicyState, Judged]:

@@ -15,7 +15,7 @@ from cdpo.tasks import Task
 _LOG_DEVIATION = (-5.0, 1.0)
 # Of the mean before squashing: tanh(2.5) is 0.987, and its slope not yet lost. Without a limit the entropy of actions
 # that saturate, as those of a good swing-up do, falls without bound.
-_REACH = 2.5
+REACH = 2.5
 _SATURATED = 1 - 1e-6
 _FAR = 1.6  # in KL; from about there on Pinsker's bound of the total variation is not the best one
 
@@ -52,7 +52,7 @@ class Policy(eqx.Module):
     def __call__(self, observation: Array) -> Gaussian:
         """At observations [..., B, d]."""
         mean, raw = jnp.split(self.net(self.inputs(self.task.features(observation))), 2, axis=-1)
-        return Gaussian(_soft_clip(mean, -_REACH, _REACH, jnp), _soft_clip(raw, *_LOG_DEVIATION, jnp))
+        return Gaussian(_soft_clip(mean, -REACH, REACH, jnp), _soft_clip(raw, *_LOG_DEVIATION, jnp))
 
     def sample(self, observation: Array, key: Array) -> tuple[Array, Array]:
         """Actions [..., B, m] and their log-densities [..., B]."""
@@ -117,6 +117,9 @@ class HostPolicy:
         self._actions = policy.task.actions
         self._all = policy.actions
 
+    def begin(self, episode: int) -> None:
+        """Nothing to forget: what it does depends on what it sees alone."""
+
     def __call__(self, observation: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
         """The action in [-1, 1] at observations [..., d]: the mode, or a draw with standard normal `noise` [..., m]."""
         x: np.ndarray = self._features(np.asarray(observation, np.float32))
@@ -124,7 +127,7 @@ class HostPolicy:
             x = np.maximum(x @ weight + bias, 0.0)
         weight, bias = self._layers[-1]
         output = x @ weight + bias
-        raw = _soft_clip(output[..., : self._actions], -_REACH, _REACH, np)
+        raw = _soft_clip(output[..., : self._actions], -REACH, REACH, np)
         if noise is not None:
             scale = output[..., self._all : self._all + self._actions]
             raw = raw + np.exp(_soft_clip(scale, *_LOG_DEVIATION, np)) * noise

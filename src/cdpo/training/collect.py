@@ -1,11 +1,10 @@
 """Real episodes, on the host."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
 from cdpo.tasks.base import Environment
 
@@ -13,6 +12,16 @@ INITIAL_STATES = 256  # resets that stand for the distribution of initial states
 
 # What a stream of random numbers is for; streams of one seed never meet.
 _INITIAL, _TRAINING, _EVALUATION = range(3)
+
+
+class Actor(Protocol):
+    """Who acts in real episodes: a policy, or a planner."""
+
+    def begin(self, episode: int) -> None:
+        """Another episode, by its number; what was remembered of the last is forgotten."""
+
+    def __call__(self, observation: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
+        """The action [m] in [-1, 1] at an observation [d]: the mode, or a draw with standard normal `noise` [m]."""
 
 
 class Episode(NamedTuple):
@@ -37,7 +46,7 @@ def initial_states(environment: Environment, seed: int) -> np.ndarray:
 
 
 def training_episode(
-    environment: Environment, task: Task, policy: HostPolicy | None, seed: int, episode: int, *, pink: bool
+    environment: Environment, task: Task, policy: Actor | None, seed: int, episode: int, *, pink: bool
 ) -> Episode:
     """One episode by draws from the policy, or by uniform actions without one; the noise is pink or white."""
     reset, random = streams(seed, _TRAINING, episode)
@@ -65,17 +74,17 @@ def _normal_cdf(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
-def evaluation(
-    environment: Environment, task: Task, policy: HostPolicy, seed: int, episode: int, count: int
-) -> list[float]:
-    """Returns of `count` episodes by the policy's mode."""
-    resets = (streams(seed, _EVALUATION, episode, number)[0] for number in range(count))
-    return [_live(environment, task, policy, reset, None).total for reset in resets]
+def evaluation(environment: Environment, task: Task, policy: Actor, seed: int, episode: int, count: int) -> list[float]:
+    """Returns of `count` episodes by the policy's mode, or by plans."""
+    returns = []
+    for number in range(count):
+        policy.begin(number)
+        reset, _ = streams(seed, _EVALUATION, episode, number)
+        returns.append(_live(environment, task, policy, reset, None).total)
+    return returns
 
 
-def _live(
-    environment: Environment, task: Task, policy: HostPolicy | None, reset: int, noise: np.ndarray | None
-) -> Episode:
+def _live(environment: Environment, task: Task, policy: Actor | None, reset: int, noise: np.ndarray | None) -> Episode:
     d, m = task.observations, task.actions
     rows = np.empty((task.horizon, 2 * d + m + 2), np.float32)
     middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2

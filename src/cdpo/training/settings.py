@@ -10,18 +10,20 @@ from cdpo.agents import CDPO, RULES, Agent, Exploration, Kit, ModelBased, ModelF
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, check_choices, unknown
 from cdpo.solvers.actor_critic import ActorCritic, ActorCriticSettings
-from cdpo.solvers.base import StartSettings
+from cdpo.solvers.base import Solver, StartSettings
 from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.dyna import Dyna, DynaSettings
 from cdpo.solvers.learner import LearnerSettings
+from cdpo.solvers.mpc import MPC, MPCSettings
 from cdpo.solvers.mpo import MPO, MPOSettings
 from cdpo.solvers.offpolicy import OffPolicyLearner
 from cdpo.solvers.onpolicy import OnPolicyLearner
 from cdpo.solvers.ppo import PPO, PPOSettings
 from cdpo.solvers.sac import SAC, SACSettings
+from cdpo.solvers.values import CriticSettings
 from cdpo.tasks import Task
 
-SolverName = Literal["dyna", "bptt"]
+SolverName = Literal["dyna", "bptt", "mpc"]
 LearnerName = Literal["sac", "mpo", "ppo", "actor-critic"]
 LEARNERS: dict[str, type[OffPolicyLearner | OnPolicyLearner]] = {
     "sac": SAC,
@@ -69,6 +71,7 @@ class Settings:
     ppo: PPOSettings = PPOSettings()
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     bptt: BPTTSettings = BPTTSettings()
+    mpc: MPCSettings = MPCSettings()
 
     def __post_init__(self) -> None:
         """Reject what does not exist."""
@@ -80,9 +83,14 @@ class Settings:
         if isinstance(self.rule, OffPolicy):
             return ModelFree(self.rule, SAC(self.sac), task, discount)
         assert isinstance(self.rule, Exploration)
-        learner = LEARNERS[self.learner](getattr(self, part_of(self.learner)))
-        solver = BPTT(self.bptt) if self.solver == "bptt" else Dyna(self.dyna, learner)
-        return ModelBased(self.rule, Kit(task, self.ensemble, solver, discount))
+        return ModelBased(self.rule, Kit(task, self.ensemble, self._solver(), discount))
+
+    def _solver(self) -> Solver:
+        if self.solver == "bptt":
+            return BPTT(self.bptt)
+        if self.solver == "mpc":
+            return MPC(self.mpc)
+        return Dyna(self.dyna, LEARNERS[self.learner](getattr(self, part_of(self.learner))))
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -93,13 +101,13 @@ class Settings:
     def hidden(self) -> tuple[int, ...]:
         """Hidden layers of the policy: those of what optimises it."""
         told = [getattr(self, part) for part in self.parts]
-        [optimiser] = [each for each in told if isinstance(each, LearnerSettings | BPTTSettings)]
+        [optimiser] = [each for each in told if isinstance(each, LearnerSettings | CriticSettings)]
         return optimiser.hidden
 
     @property
     def starts(self) -> StartSettings:
         """Where the solver's rollouts begin."""
-        return self.bptt if self.solver == "bptt" else self.dyna
+        return {"dyna": self.dyna, "bptt": self.bptt, "mpc": self.mpc}[self.solver]
 
     def changed(self, **changes: Any) -> "Settings":
         """With other values: each keyword is a part, and its value a part or a dictionary of some of its fields."""
@@ -216,6 +224,21 @@ _CHEETAH: dict[str, dict[str, Any]] = {
         "learning_rate": 3e-4,
         "deviation": 0.4,
     },
+    # Not tried yet: for a GPU, where many candidates cost little more than few.
+    "mpc": {
+        "horizon": 12,
+        "plans": 64,
+        "candidates": 32,
+        "elites": 6,
+        "rounds": 20,
+        "updates": 125,
+        "batch": 512,
+        "particles": 64,
+        "hidden": (256, 256),
+        "learning_rate": 3e-4,
+        "deviation": 0.4,
+        "initial": 0.05,
+    },
 }
 _PUSHER: dict[str, dict[str, Any]] = {
     "ensemble": {"hidden": (200,) * 3, "steps": 500, "patience": 4},
@@ -227,6 +250,7 @@ _LQR: dict[str, dict[str, Any]] = {
     "loop": {"discount": 0.95},
     "ensemble": {"kind": "linear", "likelihood": "gaussian"},
     "dyna": {"real": 0.0, "initial": 0.5, "visited": 0.0},
+    "mpc": {"initial": 0.5, "visited": 0.0, "reach": 0.3},
     "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
 # Learners on the newest rollouts need new ones more often; where each is good for one step only, fewer will do.
@@ -257,7 +281,7 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
         if task.reward is None:  # episodes of unknown tasks teach less, and are to be learned from more
             start = start.changed(dyna={"returns": 5, "updates": 200})
         if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
-            start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0})
+            start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0}, mpc={"broad": 0.0})
         start = start.changed(**_TASKS.get(task.name, {}))
         rounds, particles = start.dyna.rounds, start.dyna.particles
         return start.changed(

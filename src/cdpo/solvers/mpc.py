@@ -1,0 +1,241 @@
+"""Model-predictive control as a teacher: plans by search, and a policy that learns to do what was planned."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from cdpo.dynamics.models import ModelSet
+from cdpo.dynamics.networks import MLP
+from cdpo.errors import UserError
+from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
+from cdpo.solvers.critics import widened
+from cdpo.solvers.plans import Planning, PlanSettings
+from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
+from cdpo.solvers.values import Critics, CriticSettings, Memory, returns_of, roll_out
+
+_WATCHED = 128  # states of the trust region in a gradient step
+_HELD = 1.0  # weight of the squared distance to the logarithm of the deviation that is to be held
+
+
+@dataclass(frozen=True)
+class MPCSettings(PlanSettings, CriticSettings, StartSettings):
+    """What is planned, from where, and how the policy learns from it."""
+
+    part: ClassVar[str] = "mpc"
+
+    learning_rate: float = 2e-3
+    """Of the policy, at the beginning of an update; and of critics."""
+    critic_steps: int = 2
+    """Gradient steps of the critics after each of the policy, on rollouts of that policy."""
+    value: bool = True
+    """Whether plans are worth, beside their rewards, a learned value of where they lead."""
+    plans: int = 32
+    """States of a round from which plans begin."""
+    steps: int = 1
+    """Steps that are taken from each, planned anew from what is left of the plan before."""
+    imitated: int = 10
+    """First steps of each plan that the policy learns, all of a shorter one; later ones see less far ahead."""
+    distils: Literal["cloning", "averaging"] = "cloning"
+    """How the policy learns: it imitates plans, or takes the mean of the parameters that were found."""
+    rounds: int = 10
+    """Times that plans are made in one update."""
+    kept: int = 8
+    """Rounds whose plans are imitated: with those of one alone, a policy forgets what it does elsewhere."""
+    updates: int = 30
+    """Gradient steps of the policy after each round."""
+    batch: int = 256
+    """Planned steps in a batch."""
+    particles: int = 32
+    """Rollouts of each model from which critics learn after a gradient step of the policy."""
+    deviation: float = 0.2
+    """Standard deviation of every part of an action, before squashing, that is held at every state."""
+    multiplier_rate: float = 0.1
+    """Of the logarithm of the trust region's multiplier, per gradient step and excess."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        PlanSettings.__post_init__(self)
+        CriticSettings.__post_init__(self)
+        StartSettings.__post_init__(self)
+        for name in ("plans", "steps", "imitated", "rounds", "kept", "updates", "batch", "particles"):
+            if getattr(self, name) < 1:
+                raise UserError(f"mpc.{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("deviation", "multiplier_rate"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"mpc.{name} must be above 0, not {getattr(self, name):g}")
+        if self.distils == "averaging" and self.moves != "parameters":
+            raise UserError("mpc.distils averaging is of parameters; choose mpc.moves parameters, or cloning")
+
+
+class Lesson(NamedTuple):
+    """What was planned."""
+
+    states: Array  # [B, d]
+    mean: Array  # [B, m], of actions before squashing
+    weight: Array  # [B], 1.0, or 0.0 after an end
+
+
+class MPCState(NamedTuple):
+    """What the solver remembers."""
+
+    memory: Memory
+    bounds: Array  # [2], of values: what rewards seen in rollouts can add up to; beyond, only bootstrapping diverges
+
+
+class MPC(NamedTuple):
+    """The solver."""
+
+    settings: MPCSettings
+
+    @property
+    def _descent(self) -> optax.GradientTransformation:
+        """Of the policy, in steps that shrink to nothing: at the end it settles on the mean of many plans."""
+        settings = self.settings
+        total = settings.rounds * settings.updates
+        return optax.adam(lambda count: settings.learning_rate * (1 - count / total))
+
+    def begin(self, policy: Policy, models: int, key: Array) -> MPCState:
+        """Untrained critics, if there are any."""
+        critics = Critics.create(policy, models, self.settings, key) if self.settings.value else None
+        return MPCState(Memory.create(critics), jnp.zeros(2))
+
+    def renormalised(self, state: MPCState, old: Policy, new: Policy, reward: Array) -> MPCState:
+        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
+        return state._replace(memory=state.memory.renormalised(old, new, reward))
+
+    def beyond(self, state: MPCState, policy: Policy, states: Array) -> Array | None:
+        """What follows states, by the target critics and within bounds."""
+        value = state.memory.beyond(policy, states)
+        return None if value is None else jnp.clip(value, state.bounds[0], state.bounds[1])
+
+    def __call__(
+        self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: MPCState, key: Array
+    ) -> tuple[Policy, MPCState, Metrics]:
+        """Plan, learn what was planned, and again; at last step back into the trust region if it was left."""
+        settings = self.settings
+        # Where parameters are averaged, a lesson is to stay there: one of an earlier round would lead back.
+        kept = min(settings.kept, settings.rounds) if settings.distils == "cloning" else 1
+        blank = jax.eval_shape(lambda: self._planned(policy, models, objective, starts, state, key)[1])
+        lessons = jax.tree.map(lambda leaf: jnp.zeros((kept, *leaf.shape)), blank)
+
+        def round_(carry: tuple[tuple[Policy, Any, MPCState], Lesson], number: Array) -> tuple[tuple, Metrics]:
+            (policy, optimiser, state), lessons = carry
+            plan, learn = jax.random.split(jax.random.fold_in(key, number))
+            policy, new, told = self._planned(policy, models, objective, starts, state, plan)
+            lessons = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), lessons, new)
+            update = partial(self._update, lessons, jnp.minimum(number + 1, kept), models, objective, starts)
+            learning, metrics = jax.lax.scan(
+                update, (policy, optimiser, state), jax.random.split(learn, settings.updates)
+            )
+            return (learning, lessons), told | jax.tree.map(jnp.mean, metrics)
+
+        learning = policy, self._descent.init(eqx.filter(policy.net, eqx.is_array)), state
+        ((policy, _, state), _), metrics = jax.lax.scan(round_, (learning, lessons), jnp.arange(settings.rounds))
+        policy, share = step_back(policy, objective.trust)
+        last = jax.tree.map(lambda leaf: leaf[-1], metrics)
+        return policy, state, last | {"kept": share}
+
+    def _planned(
+        self, policy: Policy, models: ModelSet, objective: Objective, starts: Starts, state: MPCState, key: Array
+    ) -> tuple[Policy, Lesson, Metrics]:
+        """What to learn from new plans; and the policy, already another one if it takes the mean of what was found."""
+        settings = self.settings
+        multiplier = objective.trust.multiplier(state.memory.log_multiplier)
+        beyond = partial(self.beyond, state, policy)
+        planning = Planning(settings, policy, models, objective, multiplier, state.memory.scale, beyond, settings.trace)
+        problems = jnp.arange(settings.plans)
+
+        def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], tuple]:
+            states, plans = carry
+            find, roll, fresh = jax.random.split(key, 3)
+            found = planning.better(states, plans, find)
+            course = planning.course(states, found.best[None], roll)
+            # A trajectory keeps its model.
+            ahead, alive = (each[1, 0, problems % models.count, problems] for each in (course.states, course.alive))
+            ended = alive[:, None] == 0
+            plans = planning.left(found.best)
+            again = jnp.where(ended.reshape(-1, *(1,) * (plans.ndim - 1)), 0.0, plans)
+            states = jnp.where(ended, starts.draw(fresh, (settings.plans,)), ahead)
+            return (states, again), (course, found)
+
+        draw, rest = jax.random.split(key)
+        begin = starts.draw(draw, (settings.plans,)), planning.none(settings.plans)
+        _, (course, found) = jax.lax.scan(step, begin, jax.random.split(rest, settings.steps))
+        first = slice(0, settings.imitated)
+        lesson = Lesson(course.states[:, first], course.mean[:, first], course.alive[:, first])
+        lesson = Lesson(*(part.reshape(-1, *part.shape[5:]) for part in lesson))
+        if settings.distils == "averaging":
+            policy = planning.policies(jnp.mean(found.best, axis=(0, 1)))
+            lesson = lesson._replace(mean=policy(lesson.states).mean)
+        told = {
+            "gain": jnp.mean(found.value - found.first),
+            "imagined_return": jnp.mean(jnp.sum(course.reward, axis=1)),
+            "imagined_ends": jnp.mean(1 - course.alive[:, -1]),
+        }
+        return policy, lesson, told
+
+    def _update(
+        self,
+        lessons: Lesson,
+        filled: Array,
+        models: ModelSet,
+        objective: Objective,
+        starts: Starts,
+        carry: tuple[Policy, Any, MPCState],
+        key: Array,
+    ) -> tuple[tuple[Policy, Any, MPCState], Metrics]:
+        """A gradient step of the policy towards the first `filled` of lessons [kept, B], and some of the critics."""
+        settings, trust = self.settings, objective.trust
+        policy, optimiser, state = carry
+        pick, look, draw, roll = jax.random.split(key, 4)
+        block = lessons.weight.shape[1]
+        place = jax.random.randint(pick, (settings.batch,), 0, filled * block)
+        batch = jax.tree.map(lambda leaf: leaf[place // block, place % block], lessons)
+        watched, chosen = trust.some_watched(look, _WATCHED)
+        multiplier = trust.multiplier(state.memory.log_multiplier)
+
+        def loss(net: MLP) -> tuple[Array, tuple[Array, Array, Array]]:
+            acting = eqx.tree_at(lambda p: p.net, policy, net)
+            everywhere = acting(jnp.concatenate([batch.states, watched]))
+            here, there = (Gaussian(*(part[rows] for part in everywhere)) for rows in _split(settings.batch))
+            error = jnp.sum(((here.mean - batch.mean) / settings.deviation) ** 2, axis=-1) / 2
+            imitation = jnp.sum(batch.weight * error) / jnp.maximum(jnp.sum(batch.weight), 1.0)
+            off = jnp.mean((here.log_deviation - jnp.log(settings.deviation)) ** 2)
+            spent = jnp.mean(counted(kl_divergence(there, chosen)))
+            # Of the same size whatever the multiplier is.
+            total = (imitation + _HELD * off + multiplier * spent) / (1 + multiplier)
+            return total, (imitation, jnp.mean(here.log_deviation), spent)
+
+        (_, (imitation, noise, spent)), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(policy.net)
+        change, optimiser = self._descent.update(gradient, optimiser)
+        policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
+        state, told = self._fitted(
+            state, policy, models, objective, starts.draw(draw, (models.count, settings.particles)), roll
+        )
+        adapted = trust.adapted(state.memory.log_multiplier, spent, settings.multiplier_rate)
+        state = state._replace(memory=state.memory._replace(log_multiplier=adapted))
+        told |= {"imitation": imitation, "log_deviation": noise, "multiplier": multiplier}
+        return (policy, optimiser, state), told
+
+    def _fitted(
+        self, state: MPCState, policy: Policy, models: ModelSet, objective: Objective, begin: Array, key: Array
+    ) -> tuple[MPCState, Metrics]:
+        """With critics, if there are any, that learned from rollouts of the policy."""
+        settings, (discount, trust), memory = self.settings, objective, state.memory
+        if memory.critics is None:
+            return state, {}
+        path = roll_out(policy, trust.centre, models, begin, key, settings.horizon)
+        bounds = widened(state.bounds, path.reward / (1 - discount))
+        returns = returns_of(path, memory.critics, policy, memory.scale, discount, settings.trace, bounds)
+        memory, told = memory.fitted(policy, path, returns, settings)
+        return MPCState(memory, bounds), told
+
+
+def _split(count: int) -> tuple[slice, slice]:
+    return slice(0, count), slice(count, None)

@@ -1,0 +1,130 @@
+"""Search without gradients, of many problems at once: the cross-entropy method, and path integrals (MPPI)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.errors import UserError, check_choices
+from cdpo.told import Told
+
+_LEAST = 0.05  # of the first deviation: a search never looks less wide
+
+
+@dataclass(frozen=True)
+class SearchSettings(Told, shaping=("colour",)):
+    """How candidates are drawn, and what becomes of them."""
+
+    part: ClassVar[str]
+    """The name of the settings of which these are part."""
+
+    method: Literal["cem", "mppi"] = "cem"
+    """Go on from mean and spread of the best candidates, or of all of them weighted by what they are worth."""
+    iterations: int = 2
+    """Times that candidates are drawn."""
+    candidates: int = 16
+    """Drawn each time; the first is where the search stands."""
+    elites: int = 4
+    """Best candidates that the cross-entropy method goes on from."""
+    sharpness: float = 3.0
+    """Of MPPI's weights: by how much the logarithm falls at the distance that candidates have from the best."""
+    colour: float = 0.0
+    """Exponent with which the power of the noise of actions falls with its frequency: 0 white, 2 as in iCEM."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        check_choices(self)
+        for name in ("iterations", "candidates", "elites"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{self.part}.{name} must be at least 1, not {getattr(self, name)}")
+        if self.elites > self.candidates:
+            raise UserError(f"{self.part}.elites must be at most the {self.candidates} candidates, not {self.elites}")
+        if not self.sharpness > 0:
+            raise UserError(f"{self.part}.sharpness must be above 0, not {self.sharpness:g}")
+        if not self.colour >= 0:
+            raise UserError(f"{self.part}.colour must not be negative, not {self.colour:g}")
+
+
+class Found(NamedTuple):
+    """Of each of P problems."""
+
+    best: Array  # [P, ...], of the start, all candidates, and where the search ended
+    value: Array  # [P], what it is worth
+    first: Array  # [P], what the start was worth
+
+
+class _Standing(NamedTuple):
+    mean: Array  # [P, ...]
+    spread: Array  # [P, ...]
+    best: Array  # [P, ...]
+    value: Array  # [P]
+
+
+def search(
+    score: Callable[[Array], Array], start: Array, deviation: Array, key: Array, settings: SearchSettings
+) -> Found:
+    """The best of candidates [P, N, ...] around `start` [P, ...] by their scores [P, N], larger being better.
+
+    `deviation` is that of the first draws and broadcasts to the start. Noise is coloured along the second axis of a
+    start [P, H, m]. A score that is no number is worth nothing.
+    """
+    widest = jnp.broadcast_to(deviation, start.shape)
+    shape = (start.shape[0], settings.candidates, *start.shape[1:])
+
+    def judged(candidates: Array, best: Array, value: Array) -> tuple[Array, Array, Array]:
+        """What candidates are worth, and the best so far with them."""
+        worth = score(candidates)
+        worth = jnp.where(jnp.isfinite(worth), worth, -jnp.inf)
+        top = jnp.argmax(worth, axis=1)
+        most = jnp.max(worth, axis=1)
+        winner = jnp.take_along_axis(candidates, _like(top[:, None], candidates), axis=1)[:, 0]
+        return worth, jnp.where(_like(most > value, best), winner, best), jnp.maximum(most, value)
+
+    def step(at: _Standing, key: Array) -> tuple[_Standing, Array]:
+        noise = coloured(key, shape, settings.colour) if start.ndim == 3 else jax.random.normal(key, shape)
+        drawn = at.mean[:, None] + at.spread[:, None] * noise.at[:, 0].set(0.0)
+        worth, best, value = judged(drawn, at.best, at.value)
+        mean, spread = _moved(drawn, worth, settings)
+        return _Standing(mean, jnp.maximum(spread, _LEAST * widest), best, value), worth[:, 0]
+
+    begin = _Standing(start, widest, start, jnp.full(start.shape[0], -jnp.inf))
+    end, stood = jax.lax.scan(step, begin, jax.random.split(key, settings.iterations))
+    _, best, value = judged(end.mean[:, None], end.best, end.value)
+    return Found(best, value, stood[0])
+
+
+def _moved(drawn: Array, worth: Array, settings: SearchSettings) -> tuple[Array, Array]:
+    """Where a search stands once it knows what candidates [P, N, ...] are worth, and how wide it looks next."""
+    if settings.method == "cem":
+        _, rows = jax.lax.top_k(worth, settings.elites)
+        elites = jnp.take_along_axis(drawn, _like(rows, drawn), axis=1)
+        return jnp.mean(elites, axis=1), jnp.std(elites, axis=1)
+    usable = jnp.isfinite(worth)
+    below = jnp.where(usable, worth - jnp.max(worth, axis=1, keepdims=True), 0.0)
+    count = jnp.maximum(jnp.sum(usable, axis=1, keepdims=True), 1)
+    scale = jnp.sqrt(jnp.sum(below**2, axis=1, keepdims=True) / count)
+    weight = jnp.where(usable, jnp.exp(settings.sharpness * below / jnp.maximum(scale, 1e-8)), 0.0)
+    weight = _like(weight / jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1e-8), drawn)
+    mean = jnp.sum(weight * drawn, axis=1)
+    return mean, jnp.sqrt(jnp.sum(weight * (drawn - mean[:, None]) ** 2, axis=1))
+
+
+def coloured(key: Array, shape: tuple[int, ...], colour: float) -> Array:
+    """Normal noise [..., H, m] of variance one, whose power along H falls with the frequency to the power `colour`."""
+    if colour == 0:
+        return jax.random.normal(key, shape)
+    length = 2 * shape[-2]  # twice as long, and cut: the end must not join the beginning
+    frequency = jnp.fft.rfftfreq(length)
+    amplitude = jnp.maximum(frequency, 1 / length) ** (-colour / 2)
+    real, imaginary = jax.random.normal(key, (2, *shape[:-2], len(frequency), shape[-1]))
+    noise = jnp.fft.irfft(amplitude[:, None] * (real + 1j * imaginary), length, axis=-2)[..., : shape[-2], :]
+    power = amplitude[0] ** 2 + 4 * jnp.sum(amplitude[1:-1] ** 2) + amplitude[-1] ** 2
+    return noise * (length / jnp.sqrt(power))
+
+
+def _like(values: Array, other: Array) -> Array:
+    """With as many axes as the other."""
+    return values.reshape(*values.shape, *(1,) * (other.ndim - values.ndim))

@@ -1,0 +1,206 @@
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cdpo.dynamics.models import reference_model, sampled_models
+from cdpo.errors import UserError
+from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.mpc import MPC, MPCSettings
+from cdpo.solvers.policy import HostPolicy, Policy
+from cdpo.solvers.values import returns_of, roll_out
+from cdpo.training.settings import Settings
+
+KEY = jax.random.key(0)
+TINY = {"horizon": 3, "imitated": 2, "plans": 4, "rounds": 2, "updates": 4, "batch": 8, "particles": 2, "hidden": (8,)}
+KINDS = {
+    "POPLIN-P": {},
+    "POPLIN-P, averaged": {"distils": "averaging", "reach": 0.5},
+    "POPLIN-A, coloured, MPPI, replanned": {"moves": "actions", "colour": 2.0, "method": "mppi", "steps": 2},
+    "without values": {"moves": "actions", "value": False},
+}
+
+
+def steered(observation, action, following):
+    """Best at zero, and with no more effort than needed."""
+    return -(following[..., 0] ** 2) - 0.1 * action[..., 0] ** 2
+
+
+def around(policy, bound, active=True, count=32):
+    states = jnp.linspace(-1, 1, count)[:, None]
+    return Trust.around(policy, states, states + 0.01, jnp.float32(bound), active=active)
+
+
+def quick(*names):
+    """All kinds, of which these are quick to test."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
+
+
+@pytest.fixture(scope="module", params=quick("POPLIN-P", "POPLIN-A, coloured, MPPI, replanned"))
+def solver(request, linear_task, linear_belief, some_policy, starts_at):
+    """A function of the models, the trust region and a key; and how often it was compiled."""
+    task = linear_task(steered)
+    belief = linear_belief(task, [[[-0.1], [0.1]], [[-0.1], [0.2]], [[-0.2], [0.1]]])
+    mpc = MPC(MPCSettings(**TINY | {"learning_rate": 0.05} | KINDS[request.param]))
+    policy, starts = some_policy(task), starts_at([[1.0], [-1.0]], weights=(1.0, 1.0, 1.0))
+    compiled = []
+
+    @jax.jit
+    def solve(models, trust, key):
+        compiled.append(True)
+        state = mpc.begin(policy, models.count, jax.random.key(1))
+        return mpc(policy, models, Objective(0.9, trust), starts=starts, state=state, key=key)
+
+    return solve, policy, belief, compiled
+
+
+def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the_end(solver):
+    solve, policy, belief, compiled = solver
+    models = sampled_models(belief, 2, "subset", KEY)
+    off, tight = around(policy, 1e-3, active=False), around(policy, 1e-3)
+    (free, _, loose), (bound, state, held) = (solve(models, trust, KEY) for trust in (off, tight))
+    assert len(compiled) == 1
+    assert off.spent(free, off.checked) > 1e-3
+    assert (loose["kept"], loose["multiplier"]) == (1, 0)
+    assert tight.spent(bound, tight.checked) <= 1e-3
+    assert held["kept"] < 1 and held["multiplier"] > 1
+    for tree in (free, bound, state, loose, held):
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
+
+
+def test_on_the_reference_alone_and_unbounded_the_conservative_update_is_the_referential_one(solver):
+    solve, policy, belief, compiled = solver
+    reference = reference_model(belief, 2, heads=1)
+    referential = solve(reference, Trust.off(policy, 32), KEY)
+    conservative = solve(reference, around(policy, 0.1, active=False), KEY)
+    jax.tree.map(np.testing.assert_array_equal, referential, conservative)
+    assert len(compiled) == 1
+    other = solve(reference, Trust.off(policy, 32), jax.random.key(1))
+    assert np.any(np.asarray(other[0].net.weights[0] != referential[0].net.weights[0]))
+
+
+def solved(linear_task, linear_belief, starts_at, **settings):
+    """The policy and the metrics of an update on an exact model, s' = s + a / 2."""
+    task = linear_task(steered)
+    belief = linear_belief(task, [[[0.0], [0.5]]])
+    mpc = MPC(MPCSettings(**TINY | {"plans": 24, "rounds": 10, "updates": 20, "batch": 64, "hidden": (16,)} | settings))
+    policy = Policy.create(task, belief.ensemble.inputs, (16,), jax.random.key(2))
+    starts = starts_at([[0.0]], weights=(0.0, 0.0, 1.0), low=-1.0, high=1.0)
+
+    @jax.jit
+    def solve(key):
+        objective, state = Objective(0.8, Trust.off(policy, 4)), mpc.begin(policy, 1, key)
+        return mpc(policy, reference_model(belief, 1), objective, starts=starts, state=state, key=key)
+
+    return mpc, *solve(KEY)
+
+
+@pytest.mark.parametrize("kind", quick("POPLIN-P"))
+def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at, kind):
+    better = {"learning_rate": 0.01} | KINDS[kind]
+    if kind == "without values":
+        better |= {"horizon": 6}
+    mpc, policy, _, metrics = solved(linear_task, linear_belief, starts_at, **better)
+    act, state = HostPolicy(policy), np.array([[-0.8], [0.8]])
+    for _ in range(10):
+        state = state + 0.5 * act(state)
+    assert np.all(np.abs(state) < 0.15)
+    assert metrics["log_deviation"] == pytest.approx(np.log(mpc.settings.deviation), abs=0.2)
+    assert metrics["gain"] >= 0
+
+
+def test_averaging_moves_the_policy_by_the_mean_of_what_was_found(linear_task, linear_belief, some_policy, starts_at):
+    task = linear_task(steered)
+    models = reference_model(linear_belief(task, [[[0.0], [0.5]]]), 1)
+    policy, starts = some_policy(task), starts_at([[1.0]])
+    objective = Objective(0.9, Trust.off(policy, 4))
+
+    def planned(distils):
+        mpc = MPC(MPCSettings(**TINY | {"distils": distils}))
+        return mpc._planned(policy, models, objective, starts, mpc.begin(policy, 1, KEY), KEY)
+
+    (same, cloned, _), (moved, averaged, _) = planned("cloning"), planned("averaging")
+    jax.tree.map(np.testing.assert_array_equal, same.net, policy.net)
+    assert np.any(np.asarray(moved.net.weights[0] != policy.net.weights[0]))
+    np.testing.assert_array_equal(cloned.states, averaged.states)
+    # What is learned then is to stay there.
+    np.testing.assert_allclose(averaged.mean, moved(averaged.states).mean, rtol=1e-5)
+    assert np.any(np.asarray(cloned.mean != averaged.mean))
+
+
+def beyond_one(observation, action, following):
+    return following[..., 0] > 1
+
+
+def test_states_after_an_end_are_no_lesson_and_plans_begin_anew(linear_task, linear_belief, some_policy, starts_at):
+    task = linear_task(steered, beyond_one)
+    models = reference_model(linear_belief(task, [[[1.0], [0.0]]]), 1)  # s' = 2 s
+    policy, starts = some_policy(task), starts_at([[0.3]])  # 0.6, and 1.2 is an end
+    mpc = MPC(MPCSettings(**TINY | {"imitated": 3, "steps": 3, "moves": "actions"}))
+    objective = Objective(0.9, Trust.off(policy, 4))
+    _, lesson, told = mpc._planned(policy, models, objective, starts, mpc.begin(policy, 1, KEY), KEY)
+    states, weight = (np.asarray(each).reshape(3, 3, 4) for each in (lesson.states, lesson.weight))
+    np.testing.assert_allclose(states[:, 0], [[0.3] * 4, [0.6] * 4, [0.3] * 4], rtol=1e-5)
+    np.testing.assert_array_equal(
+        weight, np.broadcast_to([[[1], [1], [0]], [[1], [0], [0]], [[1], [1], [0]]], (3, 3, 4))
+    )
+    assert told["imagined_ends"] == 1
+
+
+def test_values_stay_within_what_rewards_can_add_up_to(linear_task, linear_belief, some_policy):
+    task = linear_task(steered)
+    models = reference_model(linear_belief(task, [[[0.0], [0.5]]]), 1)
+    policy, mpc = some_policy(task), MPC(MPCSettings(**TINY))
+    objective = Objective(0.9, Trust.off(policy, 4))
+    state = mpc.begin(policy, 1, KEY)
+    critics = state.memory.critics
+    targets = eqx.tree_at(lambda net: net.biases[-1], critics.targets, jnp.full((1, 1), -1e6))
+    absurd = state._replace(memory=state.memory._replace(critics=critics._replace(targets=targets)))
+    np.testing.assert_array_equal(mpc.beyond(absurd, policy, jnp.ones((1, 3, 1))), 0)  # nothing was seen to be paid
+    begin = jnp.linspace(-1, 1, 8).reshape(1, 8, 1)
+    after, _ = jax.jit(lambda state: mpc._fitted(state, policy, models, objective, begin, KEY))(absurd)
+    path = roll_out(policy, policy, models, begin, KEY, 3)
+    np.testing.assert_allclose(after.bounds, [10 * jnp.min(path.reward), 0.0], rtol=1e-4)
+    np.testing.assert_array_equal(mpc.beyond(after, policy, jnp.ones((1, 3, 1))), after.bounds[0])
+    returns = returns_of(path, absurd.memory.critics, policy, jnp.ones(()), 0.9, 0.8, after.bounds)
+    assert np.all(np.asarray(returns) >= after.bounds[0] - 1e-3)
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"horizon": 0}, "mpc.horizon must be at least 1"),
+        ({"horizon": 2.5}, "must be of type int"),
+        ({"imitated": 0}, "mpc.imitated must be at least 1"),
+        ({"plans": 0}, "mpc.plans must be at least 1"),
+        ({"candidates": 0}, "mpc.candidates must be at least 1"),
+        ({"elites": 0}, "mpc.elites must be at least 1"),
+        ({"elites": 17}, "mpc.elites must be at most the 16 candidates, not 17"),
+        ({"particles": 0}, "mpc.particles must be at least 1"),
+        ({"updates": 0}, "mpc.updates must be at least 1"),
+        ({"critic_steps": 0}, "mpc.critic_steps must be at least 1"),
+        ({"reach": 0.0}, "mpc.reach must be above 0"),
+        ({"deviation": 0.0}, "mpc.deviation must be above 0"),
+        ({"trace": 1.5}, "mpc.trace must be between 0 and 1"),
+        ({"moves": "action"}, "did you mean 'actions'"),
+        ({"moves": "actions", "distils": "averaging"}, "mpc.distils averaging is of parameters"),
+        ({"colour": 1.0}, "mpc.colour is of actions"),
+        ({"initial": 0.0, "visited": 0.0, "broad": 0.0}, "mpc.broad must not be negative, nor all zero"),
+    ],
+)
+def test_settings_outside_their_range_are_told_in_one_line(wrong, word):
+    with pytest.raises(UserError) as told:
+        Settings(solver="mpc").changed(mpc=wrong)
+    assert word in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("change", [{}, {"moves": "actions", "colour": 2.0}, {"hidden": (8, 9), "value": False}])
+def test_settings_survive_json(change):
+    told = Settings(solver="mpc").changed(mpc=change)
+    assert Settings.from_json(json.loads(json.dumps(told.to_json()))) == told

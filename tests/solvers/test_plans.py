@@ -1,0 +1,147 @@
+"""Plans: what they are worth, what they move, and what they cost near a trust region."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cdpo.dynamics.models import sampled_models
+from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.mpc import MPCSettings
+from cdpo.solvers.plans import Planning
+from cdpo.solvers.policy import REACH
+
+KEY = jax.random.key(0)
+MOVES = ("actions", "parameters")
+
+
+def steered(observation, action, following):
+    """Best at zero, and with no more effort than needed."""
+    return -(following[..., 0] ** 2) - 0.1 * action[..., 0] ** 2
+
+
+def beyond_two(observation, action, following):
+    return jnp.abs(following[..., 0]) > 2
+
+
+@pytest.fixture(scope="module")
+def planning(linear_task, linear_belief, some_policy):
+    """Of a policy with opinions on two models that disagree."""
+    task = linear_task(steered, beyond_two)
+    belief = linear_belief(task, [[[0.0], [0.5]], [[0.1], [0.4]], [[-0.1], [0.6]]])
+    policy = some_policy(task)
+
+    def of(moves, trust=None, multiplier=0.0, scale=1.0, beyond=lambda states: None, **settings):
+        told = MPCSettings(moves=moves, **{"horizon": 4, **settings})
+        objective = Objective(0.9, Trust.off(policy, 4) if trust is None else trust(policy))
+        models = sampled_models(belief, 2, "subset", KEY)
+        return Planning(told, policy, models, objective, jnp.asarray(multiplier), jnp.asarray(scale), beyond, 0.7)
+
+    return of
+
+
+STATES = jnp.array([[-0.8], [0.3], [1.0]])
+
+
+def course_of(plan, states, plans, key=KEY):
+    return jax.jit(plan.course)(states, plans, key)
+
+
+@pytest.mark.parametrize("moves", MOVES)
+def test_the_plan_to_do_nothing_else_is_the_policy_on_every_model(planning, moves):
+    plan = planning(moves)
+    course = course_of(plan, STATES, plan.none(3)[None])
+    state, alive = jnp.broadcast_to(STATES, (2, 3, 1)), np.ones((2, 3))
+    for step in range(4):
+        np.testing.assert_allclose(course.states[step, 0], state, atol=1e-5)
+        mean = plan.policy(state).mean
+        np.testing.assert_allclose(course.mean[step, 0], np.clip(mean, -0.9 * REACH, 0.9 * REACH), atol=1e-5)
+        following, reward, ended = plan.models.step(state, jnp.tanh(course.mean[step, 0]), KEY)
+        np.testing.assert_allclose(course.reward[step, 0], alive * reward, atol=1e-5)
+        alive = alive * (1 - np.asarray(ended))
+        np.testing.assert_array_equal(course.alive[step + 1, 0], alive)
+        state = jnp.where(alive[..., None] > 0, following, state)
+
+
+@pytest.mark.parametrize("moves", MOVES)
+def test_each_candidate_leads_from_each_state_by_its_own_moves(planning, moves):
+    plan = planning(moves)
+    plans = 0.3 * jax.random.normal(KEY, (2, *plan.none(3).shape))
+    together, course = course_of(plan, STATES, plans), jax.jit(plan.course)
+    for number in range(2):
+        for problem in range(3):
+            alone = course(STATES[problem : problem + 1], plans[number : number + 1, problem : problem + 1], KEY)
+            for ours, theirs in zip(together, alone, strict=True):
+                np.testing.assert_allclose(ours[:, number, :, problem], theirs[:, 0, :, 0], rtol=1e-3, atol=1e-4)
+    assert np.any(np.abs(together.mean[:, 0] - together.mean[:, 1]) > 1e-3)
+
+
+def test_worth_is_the_mean_over_models_of_returns_of_all_lengths(planning):
+    later = lambda states: 7 + states[..., 0]  # noqa: E731
+    plan = planning("actions", scale=2.0, beyond=later)
+    course = course_of(plan, STATES, plan.none(3)[None])
+    weight = 0.9 ** np.arange(5)
+    rewards = np.cumsum(weight[:4, None, None] * course.reward[:, 0], axis=0)
+    returns = rewards + weight[1:, None, None] * course.alive[1:, 0] * later(course.states[1:, 0])
+    shares = np.array([0.3, 0.3 * 0.7, 0.3 * 0.7**2, 0.7**3])
+    total = np.sum(shares[:, None, None] * returns, axis=0)
+    np.testing.assert_allclose(plan.worth(course)[0], np.mean(total / 2, axis=0) / weight[:4].sum(), rtol=1e-4)
+    alone = planning("actions", scale=2.0).worth(course)[0]
+    np.testing.assert_allclose(alone, np.mean(rewards[-1] / 2, axis=0) / weight[:4].sum(), rtol=1e-4)
+
+
+def test_nothing_that_follows_an_end_counts(planning):
+    plan = planning("actions", beyond=lambda states: jnp.full(states.shape[:-1], 1e6))
+    course = course_of(plan, jnp.array([[1.99]]), jnp.full((1, 1, 4, 1), 5.0))  # pushed out at once
+    np.testing.assert_array_equal(course.alive[1:], 0)
+    np.testing.assert_array_equal(course.reward[1:], 0)
+    assert np.all(np.asarray(plan.worth(course)) < 0)
+
+
+@pytest.mark.parametrize("moves", MOVES)
+def test_near_a_trust_region_plans_are_charged_for_how_far_they_stray(planning, moves):
+    def trust(policy):
+        return Trust.around(policy, STATES, STATES, jnp.asarray(0.1))
+
+    free, charged = planning(moves, trust), planning(moves, trust, multiplier=3.0)
+    plans = jnp.stack([free.none(3), 0.1 * jax.random.normal(KEY, free.none(3).shape)])
+    course = course_of(free, STATES, plans)
+    np.testing.assert_allclose(course.kl[:, 0], 0, atol=1e-3)  # but for means that are out of reach
+    assert np.all(np.asarray(course.kl[0, 1]) > 0)
+    weight = (0.9 ** np.arange(4))[:, None, None, None]
+    cost = np.mean(np.sum(weight * course.kl, axis=0), axis=1) / weight.sum()
+    np.testing.assert_allclose(free.worth(course) - charged.worth(course), 3 * cost, rtol=1e-3, atol=1e-4)
+    assert not np.any(course_of(planning(moves), STATES, plans).kl)  # there is no trust region
+
+
+@pytest.mark.parametrize("method", ["cem", "mppi"])
+@pytest.mark.parametrize("moves", MOVES)
+def test_what_is_found_is_worth_more_than_what_the_policy_proposes(planning, moves, method):
+    plan = planning(moves, method=method, candidates=64, elites=8, iterations=5, reach=1.0)
+    found = jax.jit(lambda: plan.better(STATES, plan.none(3), KEY))()
+    roll = jax.random.split(KEY)[1]  # what all candidates meet
+    own = plan.worth(course_of(plan, STATES, plan.none(3)[None], roll))[0]
+    np.testing.assert_allclose(found.first, own, rtol=1e-4, atol=1e-5)
+    course = course_of(plan, STATES, found.best[None], roll)
+    np.testing.assert_allclose(found.value, plan.worth(course)[0], rtol=1e-4, atol=1e-5)
+    assert np.all(np.asarray(found.value - found.first) > 0.01)
+    assert np.all(np.abs(course.mean) <= 0.9 * REACH)
+
+
+def test_what_is_left_of_a_plan_is_all_but_its_first_step(planning):
+    actions, parameters = planning("actions"), planning("parameters")
+    plans = jnp.arange(12.0).reshape(3, 4, 1)
+    left = actions.left(plans)
+    np.testing.assert_array_equal(left[:, :3], plans[:, 1:])
+    np.testing.assert_array_equal(left[:, 3], 0)
+    moved = parameters.none(3) + 1
+    np.testing.assert_array_equal(parameters.left(moved), moved)  # moved parameters act at every step
+
+
+def test_parameters_of_the_deviation_are_left_alone(planning):
+    plan = planning("parameters")
+    moved = plan.policies(plan._deviation())
+    np.testing.assert_array_equal(moved.net.weights[-1][:, 1:], plan.policy.net.weights[-1][:, 1:])
+    np.testing.assert_array_equal(moved.net.biases[-1][1:], plan.policy.net.biases[-1][1:])
+    assert np.all(np.asarray(moved.net.weights[-1][:, :1] != plan.policy.net.weights[-1][:, :1]))
+    assert np.all(np.asarray(moved.net.weights[0] != plan.policy.net.weights[0]))
