@@ -48,6 +48,7 @@ def tiny_learners() -> dict[str, dict[str, Any]]:
         "sac": {"dyna": recalled, "sac": small},
         "mpo": {"dyna": recalled, "mpo": {**small, "samples": 2}},
         "ppo": {"dyna": rollouts, "ppo": {**small, "epochs": 1, "minibatches": 2}},
+        "trpo": {"dyna": rollouts, "trpo": {**small, "directions": 2, "trials": 2}},
         "actor-critic": {"dyna": rollouts, "actor_critic": small},
     }
 

@@ -101,7 +101,7 @@ def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path, ti
 
 
 @pytest.mark.parametrize(
-    "learner", ["mpo", *(pytest.param(e, marks=pytest.mark.slow) for e in ("ppo", "actor-critic"))]
+    "learner", ["mpo", *(pytest.param(e, marks=pytest.mark.slow) for e in ("ppo", "trpo", "actor-critic"))]
 )
 def test_every_learner_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_learners, learner):
     common = {name: tiny[name] for name in ("models", "loop", "ensemble")}

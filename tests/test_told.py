@@ -14,6 +14,7 @@ from cdpo.solvers.mpc import MPCSettings
 from cdpo.solvers.mpo import MPOSettings
 from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
+from cdpo.solvers.trpo import TRPOSettings
 from cdpo.told import Told
 
 
@@ -47,6 +48,7 @@ def test_numbers_are_leaves_and_words_counts_and_what_shapes_are_structure():
         SACSettings(),
         MPOSettings(),
         PPOSettings(),
+        TRPOSettings(),
         ActorCriticSettings(),
         BPTTSettings(),
         MPCSettings(),
@@ -78,7 +80,16 @@ def test_numbers_of_several_lie_side_by_side():
 
 
 def test_every_number_of_an_agent_is_a_leaf_but_those_that_decide_on_shapes():
-    none = EnsembleSettings, SACSettings, MPOSettings, PPOSettings, ActorCriticSettings, BPTTSettings, CDPO
+    none = (
+        EnsembleSettings,
+        SACSettings,
+        MPOSettings,
+        PPOSettings,
+        TRPOSettings,
+        ActorCriticSettings,
+        BPTTSettings,
+        CDPO,
+    )
     for settings, shaping in ((DynaSettings(), 1), (MPCSettings(), 1), *((kind(), 0) for kind in none)):
         floats = [field.name for field in dataclasses.fields(settings) if field.type is float]
         assert len(jax.tree.leaves(settings)) == len(floats) - shaping

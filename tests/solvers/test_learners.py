@@ -17,6 +17,7 @@ from cdpo.solvers.offpolicy import OffPolicyLearner
 from cdpo.solvers.policy import HostPolicy, Policy
 from cdpo.solvers.ppo import PPO, PPOSettings
 from cdpo.solvers.sac import SAC, SACSettings
+from cdpo.solvers.trpo import TRPO, TRPOSettings
 from cdpo.training.settings import LEARNERS
 
 KEY = jax.random.key(0)
@@ -24,6 +25,7 @@ KINDS = {
     "sac": (SAC, SACSettings, {"temperature": 0.01}),
     "mpo": (MPO, MPOSettings, {"period": 5, "deviation_kl": 0.03, "mean_kl": 0.1, "temperature_rate": 0.03}),
     "ppo": (PPO, PPOSettings, {"epochs": 4, "minibatches": 5}),
+    "trpo": (TRPO, TRPOSettings, {"kl": 0.03}),
     "actor-critic": (ActorCritic, ActorCriticSettings, {"critic_steps": 4}),
 }
 every_learner = pytest.mark.parametrize("name", KINDS)
@@ -124,6 +126,7 @@ BUDGET = {
     "sac": {"rounds": 10, "updates": 40},
     "mpo": {"rounds": 10, "updates": 40},
     "ppo": {"rounds": 20},
+    "trpo": {"rounds": 40},
     "actor-critic": {"rounds": 250},
 }
 
@@ -149,7 +152,7 @@ def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear
     for _ in range(10):
         state = state + 0.5 * act(state)[:, :1]
     assert np.all(np.abs(state) < 0.25)
-    if name in ("ppo", "actor-critic"):
+    if name in ("ppo", "trpo", "actor-critic"):
         assert metrics["log_deviation"] == pytest.approx(np.log(0.2), abs=0.2)  # held
     if name == "mpo":
         assert np.log(0.2) - 0.2 < metrics["log_deviation"] < np.log(0.7)  # not lost, and less than at the beginning
@@ -211,6 +214,8 @@ def test_critics_are_one_for_each_model_or_one_for_all(linear_task, some_policy,
         ("ppo", {"epochs": 0}, "ppo.epochs must be at least 1"),
         ("ppo", {"minibatches": 0}, "ppo.minibatches must be at least 1"),
         ("ppo", {"clip": -0.1}, "ppo.clip must be above 0"),
+        ("trpo", {"directions": 0}, "trpo.directions must be at least 1"),
+        ("trpo", {"kl": 0.0}, "trpo.kl must be above 0"),
         ("ppo", {"trace": 1.1}, "ppo.trace must be in (0, 1]"),
         ("actor-critic", {"deviation": 0.0}, "actor_critic.deviation must be above 0"),
         ("actor-critic", {"critic": "pooling"}, "did you mean 'pooled'"),

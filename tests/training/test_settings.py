@@ -98,7 +98,9 @@ def test_settings_that_name_no_learner_are_those_of_sac():
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_only_what_the_learner_is_told_is_kept(learner):
     told = Settings(learner=learner).to_json()
-    assert {part for part in told if part in ("sac", "mpo", "ppo", "actor_critic", "bptt")} == {part_of(learner)}
+    assert {part for part in told if part in ("sac", "mpo", "ppo", "trpo", "actor_critic", "bptt")} == {
+        part_of(learner)
+    }
 
 
 def test_a_learner_has_a_preset_of_its_own():

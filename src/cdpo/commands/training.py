@@ -26,6 +26,7 @@ from cdpo.solvers.mpc import MPCSettings
 from cdpo.solvers.mpo import MPOSettings
 from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
+from cdpo.solvers.trpo import TRPOSettings
 from cdpo.tasks import Task, check_task, find_task
 from cdpo.training.loop import Trainer
 from cdpo.training.run import journal, train
@@ -50,7 +51,7 @@ class Train:
     solver: SolverName = "dyna"
     """How a policy is optimised on models: a learner on imagined data, back-propagation through time, or plans."""
     learner: str = "sac"
-    """Inside dyna, from kept rollouts: sac, mpo; from the newest alone: ppo, actor-critic."""
+    """Inside dyna, from kept rollouts: sac, mpo; from the newest alone: ppo, trpo, actor-critic."""
     preset: str = "default"
     """Where settings come from that are not given: default (what works best here) or paper."""
     seeds: int = 1
@@ -69,6 +70,7 @@ class Train:
     sac: SACSettings = SACSettings()
     mpo: MPOSettings = MPOSettings()
     ppo: PPOSettings = PPOSettings()
+    trpo: TRPOSettings = TRPOSettings()
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     bptt: BPTTSettings = BPTTSettings()
     mpc: MPCSettings = MPCSettings()

@@ -20,6 +20,8 @@ from cdpo.told import Told
 _WATCHED = 128  # states of the trust region in a gradient step
 _SHARES = ("polyak", "trace")
 
+PolicyLoss = Callable[[Policy, Gaussian], tuple[Array, Any]]
+
 
 @dataclass(frozen=True)
 class LearnerSettings(Told):
@@ -80,11 +82,22 @@ class Learner(eqx.Module):
         policy: Policy,
         state: Any,
         observation: Array,
-        loss: Callable[[Policy, Gaussian], tuple[Array, Any]],
+        loss: PolicyLoss,
         trust: Trust,
         key: Array,
     ) -> tuple[Policy, Any, Any, Array]:
-        """One gradient step of the policy and one of the multiplier; with what the loss told, and the multiplier.
+        """One gradient step of the policy and one of the multiplier; with what the loss told, and the multiplier."""
+        lagrangian, multiplier = self._lagrangian(policy, state, observation, loss, trust, key)
+        (_, (told, spent)), gradient = eqx.filter_value_and_grad(lagrangian, has_aux=True)(policy.net)
+        change, optimiser = self._network.update(gradient, state.policy_optimiser)
+        policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
+        log_multiplier = trust.adapted(state.log_multiplier, spent, self.settings.multiplier_rate)
+        return policy, state._replace(policy_optimiser=optimiser, log_multiplier=log_multiplier), told, multiplier
+
+    def _lagrangian(
+        self, policy: Policy, state: Any, observation: Array, loss: PolicyLoss, trust: Trust, key: Array
+    ) -> tuple[Callable[[MLP], tuple[Array, tuple[Any, Array]]], Array]:
+        """What is descended, as a function of the policy's network, with what it tells and spends; and the multiplier.
 
         The loss is one of a policy and what it does at the observations [..., d].
         """
@@ -104,8 +117,4 @@ class Learner(eqx.Module):
             # Of the same size whatever the multiplier is.
             return (value + multiplier * spent) / (1 + multiplier), (told, spent)
 
-        (_, (told, spent)), gradient = eqx.filter_value_and_grad(lagrangian, has_aux=True)(policy.net)
-        change, optimiser = self._network.update(gradient, state.policy_optimiser)
-        policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
-        log_multiplier = trust.adapted(state.log_multiplier, spent, self.settings.multiplier_rate)
-        return policy, state._replace(policy_optimiser=optimiser, log_multiplier=log_multiplier), told, multiplier
+        return lagrangian, multiplier

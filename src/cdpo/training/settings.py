@@ -20,15 +20,17 @@ from cdpo.solvers.offpolicy import OffPolicyLearner
 from cdpo.solvers.onpolicy import OnPolicyLearner
 from cdpo.solvers.ppo import PPO, PPOSettings
 from cdpo.solvers.sac import SAC, SACSettings
+from cdpo.solvers.trpo import TRPO, TRPOSettings
 from cdpo.solvers.values import CriticSettings
 from cdpo.tasks import Task
 
 SolverName = Literal["dyna", "bptt", "mpc"]
-LearnerName = Literal["sac", "mpo", "ppo", "actor-critic"]
+LearnerName = Literal["sac", "mpo", "ppo", "trpo", "actor-critic"]
 LEARNERS: dict[str, type[OffPolicyLearner | OnPolicyLearner]] = {
     "sac": SAC,
     "mpo": MPO,
     "ppo": PPO,
+    "trpo": TRPO,
     "actor-critic": ActorCritic,
 }
 
@@ -69,6 +71,7 @@ class Settings:
     sac: SACSettings = SACSettings()
     mpo: MPOSettings = MPOSettings()
     ppo: PPOSettings = PPOSettings()
+    trpo: TRPOSettings = TRPOSettings()
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     bptt: BPTTSettings = BPTTSettings()
     mpc: MPCSettings = MPCSettings()
@@ -254,7 +257,7 @@ _LQR: dict[str, dict[str, Any]] = {
     "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
 # Learners on the newest rollouts need new ones more often; where each is good for one step only, fewer will do.
-_ROUNDS = {"ppo": 2, "actor-critic": 20}
+_ROUNDS = {"ppo": 2, "trpo": 4, "actor-critic": 20}
 _PARTICLES = {"actor-critic": 2}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
