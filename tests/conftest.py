@@ -1,6 +1,7 @@
 """What every test shares: which tests run, how many threads they take, and settings that take no time."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,15 @@ def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
 
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.getbasetemp().parent / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_programs() -> Iterator[None]:
+    """A compiled program holds memory maps, and a process may have no more than so many of them."""
+    yield
+    import jax
+
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
