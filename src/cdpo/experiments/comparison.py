@@ -21,7 +21,7 @@ _QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of the budget of environment steps
 _ALL = "all tasks"
 _LEDGER = {
     "lost_share": "share of iterations that lost return",
-    "unsettled": "movement of the planning model (z-scores)",
+    "unsettled": "median movement of the planning model (z-scores)",
 }
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import groupby
@@ -121,21 +121,21 @@ def curves(run: Run) -> list[Record]:
 def ledger(run: Run) -> list[Record]:
     """What the iterations of each seed did to its returns, models and trust region; none where nothing is known.
 
-    How unsettled the model is that the rule plans on counts from the second iteration on: what the first one moves
-    away from was fitted to nothing.
+    How unsettled the model is that the rule plans on is told by the middle iteration: what the first ones move away
+    from was fitted to next to nothing, and would be all that a mean shows.
     """
     returns = [row[np.isfinite(row)] for row in run.values("eval_return")]
     rule = RULES[run.agent]
     planned = rule.plans_on if issubclass(rule, Exploration) else None
-    moved = run.values(f"unsettled_{planned}")[:, [episode > 1 for episode in run.episodes]]
+    moved = run.values(f"unsettled_{planned}")
     spent = run.values("kl_spent") / run.values("kl_bound")
     columns = {
         "lost_share": run.lost(),
         "lost_return": [float(losses(row).sum()) if len(row) > 1 else None for row in returns],
-        "unsettled": _means(moved),
-        "kl_of_bound": _means(spent) if run.bounded else [None] * len(run.seeds),
+        "unsettled": _over_iterations(np.median, moved),
+        "kl_of_bound": _over_iterations(np.mean, spent) if run.bounded else [None] * len(run.seeds),
         "kl_overspent": run.over_bound(),
-        **{name: _means(run.values(name)) for name in COVERAGE},
+        **{name: _over_iterations(np.mean, run.values(name)) for name in COVERAGE},
     }
     return [dict(zip(columns, entry, strict=True)) for entry in zip(*columns.values(), strict=True)]
 
@@ -159,7 +159,7 @@ def held(steps: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
     return np.concatenate([[np.nan], values])[places]
 
 
-def _means(rows: np.ndarray) -> list[float | None]:
+def _over_iterations(middle: Callable[[np.ndarray], Any], rows: np.ndarray) -> list[float | None]:
     """Of every seed, over what is known; none where nothing is."""
     known = [row[np.isfinite(row)] for row in rows]
-    return [float(row.mean()) if len(row) else None for row in known]
+    return [float(middle(row)) if len(row) else None for row in known]
