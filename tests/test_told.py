@@ -1,5 +1,6 @@
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ import pytest
 
 from cdpo.agents import CDPO, HUCRL
 from cdpo.dynamics.ensemble import EnsembleSettings
+from cdpo.errors import UserError
 from cdpo.solvers.actor_critic import ActorCriticSettings
 from cdpo.solvers.bptt import BPTTSettings
 from cdpo.solvers.dyna import DynaSettings
@@ -93,3 +95,46 @@ def test_every_number_of_an_agent_is_a_leaf_but_those_that_decide_on_shapes():
     for settings, shaping in ((DynaSettings(), 1), (MPCSettings(), 1), *((kind(), 0) for kind in none)):
         floats = [field.name for field in dataclasses.fields(settings) if field.type is float]
         assert len(jax.tree.leaves(settings)) == len(floats) - shaping
+
+
+@dataclass(frozen=True)
+class Ranged(Told, zero=("may_be_none", "part_or_none"), shares=("part_or_none", "some")):
+    part: ClassVar[str] = "ranged"
+    count: int = 1
+    sizes: tuple[int, ...] = (1,)
+    rate: float = 1.0
+    may_be_none: float = 0.0
+    part_or_none: float = 0.0
+    some: float = 1.0
+    word: Literal["one", "two"] = "one"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"count": 0}, "ranged.count must be at least 1, not 0"),
+        ({"sizes": (3, 0)}, r"ranged.sizes must hold sizes of at least 1, not \(3, 0\)"),
+        ({"rate": 0.0}, "ranged.rate must be above 0, not 0"),
+        ({"rate": float("nan")}, "ranged.rate must be above 0, not nan"),
+        ({"may_be_none": -0.5}, "ranged.may_be_none must not be negative, not -0.5"),
+        ({"part_or_none": 1.5}, "ranged.part_or_none must be between 0 and 1, not 1.5"),
+        ({"some": 0.0}, r"ranged.some must be in \(0, 1\], not 0"),
+        ({"word": "three"}, "unknown word 'three'"),
+    ],
+)
+def test_what_is_outside_its_range_is_told_in_one_line(wrong, told):
+    with pytest.raises(UserError, match=told):
+        Ranged(**wrong)
+
+
+def test_ranges_are_inherited_from_every_base():
+    class Other(Told, zero=("rate",)):
+        pass
+
+    @dataclass(frozen=True)
+    class Both(Ranged, Other):
+        pass
+
+    assert Both(rate=0.0, may_be_none=0.0).rate == 0
+    with pytest.raises(UserError, match="in \\(0, 1\\]"):
+        Both(some=2.0)

@@ -9,17 +9,55 @@ from typing import Any, ClassVar
 
 import jax
 
+from cdpo.errors import UserError, check_choices
+
 
 class Told:
-    """A base for frozen dataclasses: their fields of type float are leaves, but for those that decide on shapes."""
+    """A base for frozen dataclasses: their fields of type float are leaves, but for those that decide on shapes.
 
+    Whole numbers are at least one, others above zero, but for those that may be zero; shares are at most one.
+    """
+
+    part: ClassVar[str]
+    """The name of the settings."""
     _shaping: ClassVar[tuple[str, ...]] = ()
+    _zero: ClassVar[tuple[str, ...]] = ()
+    _shares: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, shaping: tuple[str, ...] = (), **rest: Any) -> None:
-        """Makes the class known to JAX; the floats named in `shaping` are no leaves."""
+    def __init_subclass__(
+        cls, shaping: tuple[str, ...] = (), zero: tuple[str, ...] = (), shares: tuple[str, ...] = (), **rest: Any
+    ) -> None:
+        """Makes the class known to JAX; the floats named in `shaping` are no leaves, those in `zero` may be zero."""
         super().__init_subclass__(**rest)
-        cls._shaping = cls._shaping + shaping
+        for name, new in (("_shaping", shaping), ("_zero", zero), ("_shares", shares)):
+            inherited = (each for base in cls.__bases__ for each in getattr(base, name, ()))
+            setattr(cls, name, (*dict.fromkeys((*inherited, *new)),))
         jax.tree_util.register_pytree_node(cls, _flatten, lambda fixed, numbers: _unflatten(cls, fixed, numbers))
+
+    def __post_init__(self) -> None:
+        """Reject words that are no choices, and numbers outside their range."""
+        check_choices(self)
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if (asked := self._asked(field, value)) is not None:
+                shown = f"{value:g}" if field.type is float else value
+                raise UserError(f"{self.part}.{field.name} must {asked}, not {shown}")
+
+    def _asked(self, field: dataclasses.Field[Any], value: Any) -> str | None:
+        """What is asked of a field, if its value is not that."""
+        if field.type is int:
+            return None if value >= 1 else "be at least 1"
+        if field.type == tuple[int, ...]:
+            return None if all(size >= 1 for size in value) else "hold sizes of at least 1"
+        if field.type is not float:
+            return None
+        zero, share = field.name in self._zero, field.name in self._shares
+        inside = (value >= 0 if zero else value > 0) and (value <= 1 or not share)
+        if share:
+            asked = "be between 0 and 1" if zero else "be in (0, 1]"
+        else:
+            asked = "not be negative" if zero else "be above 0"
+        return None if inside else asked
 
 
 def _flatten(told: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:

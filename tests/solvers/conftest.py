@@ -10,7 +10,7 @@ from cdpo.dynamics.ensemble import Ensemble
 from cdpo.dynamics.models import Belief
 from cdpo.dynamics.networks import MLP, Normaliser
 from cdpo.dynamics.replay import Replay
-from cdpo.solvers.base import Starts
+from cdpo.solvers.base import Starts, Trust
 from cdpo.solvers.policy import Policy
 from cdpo.tasks import Task
 
@@ -63,6 +63,16 @@ def _starts(initial, weights=(1.0, 0.0, 0.0), visited=None, low=-2.0, high=2.0, 
     rows = jnp.zeros((1, 2 * size + actions + 2)) if visited is None else jnp.asarray(visited, jnp.float32)
     replay = Replay(rows, jnp.asarray(len(rows), jnp.int32), size, actions)
     return Starts(initial, replay, jnp.full(size, low), jnp.full(size, high), jnp.asarray(weights, jnp.float32))
+
+
+def _around(policy, bound, active=True, count=32):
+    states = jnp.linspace(-1, 1, count)[:, None]
+    return Trust.around(policy, states, states + 0.01, jnp.float32(bound), active=active)
+
+
+@pytest.fixture(scope="session")
+def around():
+    return _around
 
 
 @pytest.fixture(scope="session")

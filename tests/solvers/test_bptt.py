@@ -30,11 +30,6 @@ def steered(observation, action, following):
     return -(following[..., 0] ** 2) - 0.1 * action[..., 0] ** 2
 
 
-def around(policy, bound, active=True, count=32):
-    states = jnp.linspace(-1, 1, count)[:, None]
-    return Trust.around(policy, states, states + 0.01, jnp.float32(bound), active=active)
-
-
 def away(policy, by):
     return eqx.tree_at(lambda p: p.net, policy, jax.tree.map(lambda leaf: leaf + by, policy.net))
 
@@ -48,7 +43,7 @@ def high(observation, action, following):
 
 @pytest.mark.parametrize("optimistic", [False, True], ids=["sampled models", "optimistic model"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_gradient_is_that_of_finite_differences(linear_task, linear_belief, some_policy, kind, optimistic):
+def test_its_gradient_is_that_of_finite_differences(linear_task, linear_belief, some_policy, around, kind, optimistic):
     with jax.enable_x64(True):
         task = linear_task(steered, high)
         belief = linear_belief(task, [[[0.2], [0.1]], [[0.3], [0.2]], [[0.1], [0.1]]])
@@ -152,50 +147,6 @@ def test_nothing_after_a_termination_counts(linear_task, linear_belief, some_pol
 # --- the whole
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def solver(request, linear_task, linear_belief, some_policy, starts_at):
-    """A function of the models, the trust region and a key; and how often it was compiled."""
-    task = linear_task(steered)
-    belief = linear_belief(task, [[[-0.1], [0.1]], [[-0.1], [0.2]], [[-0.2], [0.1]]])
-    bptt = BPTT(changed(TINY, kind=request.param))
-    policy, starts = some_policy(task), starts_at([[1.0], [-1.0]], weights=(1.0, 1.0, 1.0))
-    compiled = []
-
-    @jax.jit
-    def solve(models, trust, key):
-        compiled.append(True)
-        state = bptt.begin(policy, models.count, jax.random.key(1))
-        return bptt(policy, models, Objective(0.9, trust), starts=starts, state=state, key=key)
-
-    return solve, policy, belief, compiled
-
-
-def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the_end(solver):
-    solve, policy, belief, compiled = solver
-    models = sampled_models(belief, 2, "subset", KEY)
-    off, tight = around(policy, 1e-3, active=False), around(policy, 1e-3)
-    (free, _, loose), (bound, state, held) = (solve(models, trust, KEY) for trust in (off, tight))
-    assert len(compiled) == 1
-    assert off.spent(free, off.checked) > 1e-3
-    assert (loose["kept"], loose["multiplier"]) == (1, 0)
-    assert tight.spent(bound, tight.checked) <= 1e-3
-    assert held["kept"] < 1 and held["multiplier"] > 1
-    assert 0 < held["gradient_norm"] <= held["gradient_norm_max"]
-    for tree in (free, bound, state, loose, held):
-        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
-
-
-def test_on_the_reference_alone_and_unbounded_the_conservative_update_is_the_referential_one(solver):
-    solve, policy, belief, compiled = solver
-    reference = reference_model(belief, 2, heads=1)
-    referential = solve(reference, Trust.off(policy, 32), KEY)
-    conservative = solve(reference, around(policy, 0.1, active=False), KEY)
-    jax.tree.map(np.testing.assert_array_equal, referential, conservative)
-    assert len(compiled) == 1
-    other = solve(reference, Trust.off(policy, 32), jax.random.key(1))
-    assert np.any(np.asarray(other[0].net.weights[0] != referential[0].net.weights[0]))
-
-
 def test_values_survive_another_normaliser_and_another_size_of_rewards(linear_task, some_policy):
     solver, policy = BPTT(TINY), some_policy(linear_task(steered))
     new = policy.renormalised(Normaliser(jnp.array([3.0]), jnp.array([0.2])))
@@ -231,6 +182,7 @@ def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear
         state = state + 0.5 * act(state)
     assert np.all(np.abs(state) < 0.1)
     assert metrics["log_deviation"] == pytest.approx(np.log(bptt.settings.deviation), abs=0.2)
+    assert 0 < metrics["gradient_norm"] <= metrics["gradient_norm_max"]
 
 
 # --- settings
@@ -248,7 +200,7 @@ def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear
         ({"trace": 1.5}, "bptt.trace must be between 0 and 1"),
         ({"polyak": 0.0}, "bptt.polyak must be in (0, 1]"),
         ({"kind": "mac"}, "did you mean 'maac'"),
-        ({"initial": 0.0, "visited": 0.0, "broad": 0.0}, "bptt.broad must not be negative, nor all zero"),
+        ({"initial": 0.0, "visited": 0.0, "broad": 0.0}, "bptt.broad must not all be zero"),
     ],
 )
 def test_settings_outside_their_range_are_told_in_one_line(wrong, word):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.dynamics.models import reference_model, sampled_models
+from cdpo.dynamics.models import reference_model
 from cdpo.dynamics.networks import Normaliser
 from cdpo.errors import UserError
 from cdpo.solvers.actor_critic import ActorCritic, ActorCriticSettings
@@ -48,61 +48,12 @@ def low(observation, action, following):
     return following[..., 0] < 0.3
 
 
-def around(policy, bound, active=True, count=32):
-    states = jnp.linspace(-1, 1, count)[:, None]
-    return Trust.around(policy, states, states + 0.01, jnp.float32(bound), active=active)
-
-
 def test_these_are_all():
     assert set(KINDS) == set(LEARNERS)
     assert all(LEARNERS[name] is kind for name, (kind, *_) in KINDS.items())
 
 
 # --- the whole
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def solver(request, linear_task, linear_belief, some_policy, starts_at):
-    """A function of the models, the trust region and a key; and how often it was compiled."""
-    task = linear_task(one)
-    belief = linear_belief(task, [[[-0.1], [0.1]], [[-0.1], [0.2]], [[-0.2], [0.1]]])
-    settings = DynaSettings(rounds=3, kept=2, updates=2, particles=4, horizon=3, returns=2, batch=8, real=0.25)
-    dyna = Dyna(settings, made(request.param, hidden=(8,), learning_rate=0.05))
-    policy, starts = some_policy(task), starts_at([[1.0], [-1.0]], weights=(1.0, 1.0, 1.0))
-    compiled = []
-
-    @jax.jit
-    def solve(models, trust, key):
-        compiled.append(True)
-        state = dyna.begin(policy, models.count, jax.random.key(1))
-        return dyna(policy, models, Objective(0.9, trust), starts=starts, state=state, key=key)
-
-    return solve, policy, belief, compiled
-
-
-def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the_end(solver):
-    solve, policy, belief, compiled = solver
-    models = sampled_models(belief, 2, "subset", KEY)
-    off, tight = around(policy, 1e-3, active=False), around(policy, 1e-3)
-    (free, _, loose), (bound, state, held) = (solve(models, trust, KEY) for trust in (off, tight))
-    assert len(compiled) == 1
-    assert off.spent(free, off.checked) > 1e-3
-    assert (loose["kept"], loose["multiplier"]) == (1, 0)
-    assert tight.spent(bound, tight.checked) <= 1e-3
-    assert held["kept"] < 1 and held["multiplier"] > 0
-    for tree in (free, bound, state, loose, held):
-        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
-
-
-def test_on_the_reference_alone_and_unbounded_the_conservative_update_is_the_referential_one(solver):
-    solve, policy, belief, compiled = solver
-    reference = reference_model(belief, 2, heads=1)
-    referential = solve(reference, Trust.off(policy, 32), KEY)
-    conservative = solve(reference, around(policy, 0.1, active=False), KEY)
-    jax.tree.map(np.testing.assert_array_equal, referential, conservative)
-    assert len(compiled) == 1
-    other = solve(reference, Trust.off(policy, 32), jax.random.key(1))
-    assert np.any(np.asarray(other[0].net.weights[0] != referential[0].net.weights[0]))
 
 
 # --- probes

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.dynamics.models import reference_model, sampled_models
+from cdpo.dynamics.models import reference_model
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust
 from cdpo.solvers.mpc import MPC, MPCSettings
@@ -29,57 +29,9 @@ def steered(observation, action, following):
     return -(following[..., 0] ** 2) - 0.1 * action[..., 0] ** 2
 
 
-def around(policy, bound, active=True, count=32):
-    states = jnp.linspace(-1, 1, count)[:, None]
-    return Trust.around(policy, states, states + 0.01, jnp.float32(bound), active=active)
-
-
 def quick(*names):
     """All kinds, of which these are quick to test."""
     return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
-
-
-@pytest.fixture(scope="module", params=quick("POPLIN-P", "POPLIN-A, coloured, MPPI, replanned"))
-def solver(request, linear_task, linear_belief, some_policy, starts_at):
-    """A function of the models, the trust region and a key; and how often it was compiled."""
-    task = linear_task(steered)
-    belief = linear_belief(task, [[[-0.1], [0.1]], [[-0.1], [0.2]], [[-0.2], [0.1]]])
-    mpc = MPC(MPCSettings(**TINY | {"learning_rate": 0.05} | KINDS[request.param]))
-    policy, starts = some_policy(task), starts_at([[1.0], [-1.0]], weights=(1.0, 1.0, 1.0))
-    compiled = []
-
-    @jax.jit
-    def solve(models, trust, key):
-        compiled.append(True)
-        state = mpc.begin(policy, models.count, jax.random.key(1))
-        return mpc(policy, models, Objective(0.9, trust), starts=starts, state=state, key=key)
-
-    return solve, policy, belief, compiled
-
-
-def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the_end(solver):
-    solve, policy, belief, compiled = solver
-    models = sampled_models(belief, 2, "subset", KEY)
-    off, tight = around(policy, 1e-3, active=False), around(policy, 1e-3)
-    (free, _, loose), (bound, state, held) = (solve(models, trust, KEY) for trust in (off, tight))
-    assert len(compiled) == 1
-    assert off.spent(free, off.checked) > 1e-3
-    assert (loose["kept"], loose["multiplier"]) == (1, 0)
-    assert tight.spent(bound, tight.checked) <= 1e-3
-    assert held["kept"] < 1 and held["multiplier"] > 1
-    for tree in (free, bound, state, loose, held):
-        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
-
-
-def test_on_the_reference_alone_and_unbounded_the_conservative_update_is_the_referential_one(solver):
-    solve, policy, belief, compiled = solver
-    reference = reference_model(belief, 2, heads=1)
-    referential = solve(reference, Trust.off(policy, 32), KEY)
-    conservative = solve(reference, around(policy, 0.1, active=False), KEY)
-    jax.tree.map(np.testing.assert_array_equal, referential, conservative)
-    assert len(compiled) == 1
-    other = solve(reference, Trust.off(policy, 32), jax.random.key(1))
-    assert np.any(np.asarray(other[0].net.weights[0] != referential[0].net.weights[0]))
 
 
 def solved(linear_task, linear_belief, starts_at, **settings):
@@ -191,7 +143,7 @@ def test_values_stay_within_what_rewards_can_add_up_to(linear_task, linear_belie
         ({"moves": "action"}, "did you mean 'actions'"),
         ({"moves": "actions", "distils": "averaging"}, "mpc.distils averaging is of parameters"),
         ({"colour": 1.0}, "mpc.colour is of actions"),
-        ({"initial": 0.0, "visited": 0.0, "broad": 0.0}, "mpc.broad must not be negative, nor all zero"),
+        ({"initial": 0.0, "visited": 0.0, "broad": 0.0}, "mpc.broad must not all be zero"),
     ],
 )
 def test_settings_outside_their_range_are_told_in_one_line(wrong, word):

@@ -34,7 +34,7 @@ def test_settings_survive_json(rule, name, task):
         ({"ensemble": {"data": "disjointed"}}, "did you mean 'disjoint'"),
         ({"ensemble": {"heads": 0}}, "at least 1"),
         ({"ensemble": {"held_out": 1.0}}, "less than 1"),
-        ({"dyna": {"initial": 0.0, "visited": 0.0, "broad": 0.0}}, "nor all zero"),
+        ({"dyna": {"initial": 0.0, "visited": 0.0, "broad": 0.0}}, "must not all be zero"),
         ({"rule": {"kl": 0.0}}, "--cdpo.schedule none"),
         ({"loop": {"discount": 1.0}}, "below 1"),
         ({"learner": "pppo"}, "unknown learner 'pppo'; did you mean 'ppo'"),

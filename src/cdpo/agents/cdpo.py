@@ -11,7 +11,7 @@ from jax import Array
 from cdpo.agents.planning import Bench, Exploration, Plan
 from cdpo.dynamics.ensemble import Ensemble
 from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
-from cdpo.errors import UserError, check_choices
+from cdpo.errors import UserError
 from cdpo.solvers.base import Trust
 from cdpo.solvers.policy import Policy
 
@@ -36,11 +36,10 @@ class CDPO(Exploration):
     """Both updates; the referential one only, pi_t = q_t; or the conservative one only, q_t = pi_{t-1}."""
 
     def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        super().__post_init__()
-        check_choices(self)
+        """A bound of nothing is no bound."""
         if not self.kl > 0:
             raise UserError(f"cdpo.kl must be above 0, not {self.kl:g}; for no bound: --cdpo.schedule none")
+        super().__post_init__()
 
     def improve(self, policy: Policy, bench: Bench) -> Plan:
         """q = solve(pi, {f_ref}, V); pi = solve(q, {f_1..f_M}, mean V within kl of q)."""

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 from cdpo.agents.planning import Bench, Exploration, Plan
 from cdpo.dynamics.models import Belief, ModelSet, optimistic_model, reference_model
-from cdpo.errors import UserError
 from cdpo.solvers.policy import Policy
 from cdpo.tasks import Task
 
 
 @dataclass(frozen=True)
-class HUCRL(Exploration):
+class HUCRL(Exploration, zero=("beta",)):
     """Optimises on the most favourable of the plausible models."""
 
     name = part = "hucrl"
@@ -18,12 +17,6 @@ class HUCRL(Exploration):
 
     beta: float = 1.0
     """Reach of the choice, in calibrated standard deviations."""
-
-    def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        super().__post_init__()
-        if not self.beta >= 0:
-            raise UserError(f"hucrl.beta must not be negative, not {self.beta:g}")
 
     def extra(self, task: Task) -> int:
         """One choice for each dimension that the model predicts."""

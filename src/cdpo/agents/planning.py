@@ -25,7 +25,6 @@ from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, chosen, fit, spli
 from cdpo.dynamics.linear import fit_linear
 from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
 from cdpo.dynamics.replay import Replay
-from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Solver, Starts, Trust
 from cdpo.solvers.policy import Policy
 from cdpo.solvers.rollouts import Outlook, look_ahead
@@ -71,11 +70,6 @@ class Exploration(Rule):
 
     models: int = 5
     """Models that are planned on at once, with a critic each; where a rule plans on one, all are that one."""
-
-    def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        if self.models < 1:
-            raise UserError(f"{self.name}.models must be at least 1, not {self.models}")
 
     def extra(self, task: Task) -> int:
         """Parts of a policy's action beyond those of the environment."""

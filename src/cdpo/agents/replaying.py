@@ -16,7 +16,6 @@ from jax import Array
 from cdpo.agents.base import Agent, Rule
 from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience, Replay
-from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Starts, Trust
 from cdpo.solvers.policy import Policy
 from cdpo.solvers.sac import SAC
@@ -34,13 +33,6 @@ class OffPolicy(Rule):
     """Transitions in a batch."""
     ratio: float = 1.0
     """Updates of the learner for each real step."""
-
-    def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        if self.batch < 1:
-            raise UserError(f"replay.batch must be at least 1, not {self.batch}")
-        if not self.ratio > 0:
-            raise UserError(f"replay.ratio must be above 0, not {self.ratio:g}")
 
 
 class PolicyMind(NamedTuple):

@@ -1,7 +1,7 @@
 """The ensemble: a least-squares reference on all training rows, and heads on bootstrap samples of them."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ from jax import Array
 
 from cdpo.dynamics.networks import MLP, Normaliser, rescale_inputs, rescale_outputs
 from cdpo.dynamics.replay import Replay, Transition, draw_below
-from cdpo.errors import UserError, check_choices
+from cdpo.errors import UserError
 from cdpo.tasks import Task
 from cdpo.told import Told
 
@@ -28,8 +28,10 @@ _POISSON = (0.36788, 0.73576, 0.91970, 0.98101, 0.99634, 0.99941)
 
 
 @dataclass(frozen=True)
-class EnsembleSettings(Told):
+class EnsembleSettings(Told, zero=("weight_decay", "test")):
     """How the dynamics are modelled and fitted."""
+
+    part: ClassVar[str] = "ensemble"
 
     kind: Literal["neural", "linear"] = "neural"
     """Networks, fitted by gradient steps; or linear models, whose reference is the mean of their exact posterior and
@@ -60,17 +62,10 @@ class EnsembleSettings(Told):
     """Share of rows used for nothing but to measure the calibration."""
 
     def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        check_choices(self)
-        for name in ("heads", "steps", "patience", "check", "batch"):
-            if getattr(self, name) < 1:
-                raise UserError(f"ensemble.{name} must be at least 1, not {getattr(self, name)}")
-        if any(size < 1 for size in self.hidden):
-            raise UserError(f"ensemble.hidden must hold sizes of at least 1, not {self.hidden}")
-        if not self.learning_rate > 0 or not self.weight_decay >= 0:
-            raise UserError("ensemble.learning_rate must be above 0 and ensemble.weight_decay not below 0")
-        if not (self.held_out > 0 and self.test >= 0 and self.held_out + self.test < 1):
-            raise UserError("ensemble.held_out must be above 0, and with ensemble.test less than 1")
+        """Some rows are fitted to."""
+        super().__post_init__()
+        if not self.held_out + self.test < 1:
+            raise UserError("ensemble.held_out and ensemble.test must be less than 1 together")
 
     @property
     def optimiser(self) -> optax.GradientTransformation:

@@ -1,7 +1,7 @@
 """The types of `solve(policy, models, objective, *, starts, state, key) -> policy, state, metrics`."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ from cdpo.told import Told
 
 Metrics = dict[str, Array]
 
+_WATCHED = 128  # states of the trust region in a gradient step
 _RETREATS = 16
 _MARGIN = 0.9  # of the bound: what is spent is measured on yet other states
 
@@ -51,9 +52,9 @@ class Trust(eqx.Module):
         """E KL(policy || q) over states [S, d], as `counted`."""
         return jnp.mean(counted(kl_divergence(policy(states), self.centre(states))))
 
-    def some_watched(self, key: Array, count: int) -> tuple[Array, Gaussian]:
-        """Some of the watched states [count, d], and what q does there."""
-        rows = jax.random.randint(key, (count,), 0, self.watched.shape[0])
+    def some_watched(self, key: Array) -> tuple[Array, Gaussian]:
+        """Some of the watched states, as many as a gradient step needs [W, d], and what q does there."""
+        rows = jax.random.randint(key, (_WATCHED,), 0, self.watched.shape[0])
         return self.watched[rows], jax.tree.map(lambda leaf: leaf[rows], self.chosen)
 
     def multiplier(self, log_multiplier: Array) -> Array:
@@ -94,11 +95,8 @@ class Objective(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StartSettings(Told):
+class StartSettings(Told, zero=("initial", "visited", "broad")):
     """Where imagined rollouts begin; every solver's settings have it."""
-
-    part: ClassVar[str]
-    """The name of those settings."""
 
     initial: float = 0.25
     """Weight of initial states among the starts of rollouts."""
@@ -108,11 +106,10 @@ class StartSettings(Told):
     """Weight of states drawn broadly over the state range among the starts."""
 
     def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        weights = (self.initial, self.visited, self.broad)
-        if not (min(weights) >= 0 and sum(weights) > 0):
-            names = f"{self.part}.initial, {self.part}.visited and {self.part}.broad"
-            raise UserError(f"{names} must not be negative, nor all zero")
+        """Rollouts begin somewhere."""
+        super().__post_init__()
+        if self.initial + self.visited + self.broad == 0:
+            raise UserError(f"{self.part}.initial, {self.part}.visited and {self.part}.broad must not all be zero")
 
 
 class Starts(eqx.Module):

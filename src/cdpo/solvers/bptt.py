@@ -11,14 +11,12 @@ from jax import Array
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
-from cdpo.errors import UserError, check_choices
+from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
-from cdpo.solvers.policy import Policy, counted, kl_divergence
+from cdpo.solvers.policy import Policy, counted, kl_divergence, noise_error
 from cdpo.solvers.values import Critics, CriticSettings, Memory, Path, discounts, returns_of, roll_out
 
-_WATCHED = 128  # states of the trust region in a gradient step
 _PARTS = 10  # of an update; metrics are means over the last of them
-_HELD = 1.0  # weight of the squared distance to the logarithm of the deviation that is to be held
 _HORIZON = {"maac": 10, "svg": 60}
 
 
@@ -44,17 +42,10 @@ class BPTTSettings(CriticSettings, StartSettings):
     """Of the logarithm of the trust region's multiplier, per gradient step and excess."""
 
     def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        check_choices(self)
-        CriticSettings.__post_init__(self)
-        StartSettings.__post_init__(self)
-        for name in ("steps", "particles", "updates"):
-            if getattr(self, name) < 1:
-                told = "horizon" if name == "steps" else name
-                raise UserError(f"bptt.{told} must be at least 1, not {getattr(self, name)}")
-        for name in ("clip", "deviation", "multiplier_rate"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"bptt.{name} must be above 0, not {getattr(self, name):g}")
+        """A rollout has steps."""
+        super().__post_init__()
+        if self.steps < 1:
+            raise UserError(f"bptt.horizon must be at least 1, not {self.steps}")
 
     @property
     def steps(self) -> int:
@@ -127,15 +118,15 @@ class BPTT(NamedTuple):
         path = roll_out(acting, trust.centre, models, begin, key, settings.steps)
         returns = returns_of(path, state.critics, acting, state.scale, discount, settings.trace)
         gain = jnp.mean(returns[0]) / jnp.sum(discounts(settings.steps, discount))
-        off = path.average(jnp.mean((path.log_deviation - jnp.log(settings.deviation)) ** 2, axis=-1), discount)
+        off = path.average(noise_error(path.log_deviation, settings.deviation), discount)
         spent = path.average(path.kl, discount)
         multiplier = trust.multiplier(state.log_multiplier)
         # Of the same size whatever the multiplier is.
-        return (multiplier * spent + _HELD * off - gain) / (1 + multiplier), (path, returns)
+        return (multiplier * spent + off - gain) / (1 + multiplier), (path, returns)
 
     def _watched(self, policy: Policy, state: Memory, objective: Objective, key: Array) -> Memory:
         """With the multiplier that follows: rollouts begin anywhere, but the bound is one over states of q."""
-        watched, chosen = objective.trust.some_watched(key, _WATCHED)
+        watched, chosen = objective.trust.some_watched(key)
         spent = jnp.mean(counted(kl_divergence(policy(watched), chosen)))
         rate = self.settings.multiplier_rate
         return state._replace(log_multiplier=objective.trust.adapted(state.log_multiplier, spent, rate))

@@ -9,7 +9,7 @@ from jax import Array
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.replay import Experience, Transition, draw_below
-from cdpo.errors import UserError, check_choices
+from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
 from cdpo.solvers.critics import by_model
 from cdpo.solvers.expansion import Expansion, expand
@@ -20,7 +20,7 @@ from cdpo.solvers.rollouts import ahead, imagine
 
 
 @dataclass(frozen=True)
-class DynaSettings(StartSettings, shaping=("real",)):
+class DynaSettings(StartSettings, shaping=("real",), zero=("real",), shares=("real",)):
     """How much is imagined, where it begins, and how much is learned from it."""
 
     part: ClassVar[str] = "dyna"
@@ -48,14 +48,10 @@ class DynaSettings(StartSettings, shaping=("real",)):
     """Steps by which a transition is rolled on."""
 
     def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        check_choices(self)
-        for name in ("rounds", "kept", "updates", "particles", "horizon", "returns", "batch", "expanded"):
-            if getattr(self, name) < 1:
-                raise UserError(f"dyna.{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.real < 1:
-            raise UserError(f"dyna.real must be at least 0 and below 1, not {self.real:g}")
+        """Some transitions are imagined."""
         super().__post_init__()
+        if self.real == 1:
+            raise UserError("dyna.real must be below 1; without a model: --agent sac")
 
 
 class Dyna(NamedTuple):

@@ -1,10 +1,9 @@
 """Learners: what improves a policy on transitions, wherever these come from. None of them knows of models."""
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,13 +11,9 @@ import optax
 from jax import Array
 
 from cdpo.dynamics.networks import MLP
-from cdpo.errors import UserError, check_choices
 from cdpo.solvers.base import Trust
 from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
 from cdpo.told import Told
-
-_WATCHED = 128  # states of the trust region in a gradient step
-_SHARES = ("polyak", "trace")
 
 PolicyLoss = Callable[[Policy, Gaussian], tuple[Array, Any]]
 
@@ -26,9 +21,6 @@ PolicyLoss = Callable[[Policy, Gaussian], tuple[Array, Any]]
 @dataclass(frozen=True)
 class LearnerSettings(Told):
     """What every learner is told."""
-
-    part: ClassVar[str]
-    """The name of its settings."""
 
     hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of policy and critics."""
@@ -38,18 +30,6 @@ class LearnerSettings(Told):
     """Of policy and critics."""
     multiplier_rate: float = 0.1
     """Of the logarithm of the trust region's multiplier, per gradient step of the policy and excess."""
-
-    def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        check_choices(self)
-        for field in dataclasses.fields(self):
-            name, value = f"{self.part}.{field.name}", getattr(self, field.name)
-            if field.type is int and value < 1:
-                raise UserError(f"{name} must be at least 1, not {value}")
-            if field.type is float and not value > 0:
-                raise UserError(f"{name} must be above 0, not {value:g}")
-            if field.name in _SHARES and not value <= 1:
-                raise UserError(f"{name} must be in (0, 1], not {value:g}")
 
 
 class Learner(eqx.Module):
@@ -101,7 +81,7 @@ class Learner(eqx.Module):
 
         The loss is one of a policy and what it does at the observations [..., d].
         """
-        watched, chosen = trust.some_watched(key, _WATCHED)
+        watched, chosen = trust.some_watched(key)
         multiplier = trust.multiplier(state.log_multiplier)
 
         def lagrangian(net: MLP) -> tuple[Array, tuple[Any, Array]]:

@@ -16,11 +16,8 @@ from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
 from cdpo.solvers.critics import widened
 from cdpo.solvers.plans import Planning, PlanSettings
-from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
+from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence, noise_error
 from cdpo.solvers.values import Critics, CriticSettings, Memory, returns_of, roll_out
-
-_WATCHED = 128  # states of the trust region in a gradient step
-_HELD = 1.0  # weight of the squared distance to the logarithm of the deviation that is to be held
 
 
 @dataclass(frozen=True)
@@ -59,16 +56,8 @@ class MPCSettings(PlanSettings, CriticSettings, StartSettings):
     """Of the logarithm of the trust region's multiplier, per gradient step and excess."""
 
     def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        PlanSettings.__post_init__(self)
-        CriticSettings.__post_init__(self)
-        StartSettings.__post_init__(self)
-        for name in ("plans", "steps", "imitated", "rounds", "kept", "updates", "batch", "particles"):
-            if getattr(self, name) < 1:
-                raise UserError(f"mpc.{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("deviation", "multiplier_rate"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"mpc.{name} must be above 0, not {getattr(self, name):g}")
+        """Averages are of parameters."""
+        super().__post_init__()
         if self.distils == "averaging" and self.moves != "parameters":
             raise UserError("mpc.distils averaging is of parameters; choose mpc.moves parameters, or cloning")
 
@@ -197,7 +186,7 @@ class MPC(NamedTuple):
         block = lessons.weight.shape[1]
         place = jax.random.randint(pick, (settings.batch,), 0, filled * block)
         batch = jax.tree.map(lambda leaf: leaf[place // block, place % block], lessons)
-        watched, chosen = trust.some_watched(look, _WATCHED)
+        watched, chosen = trust.some_watched(look)
         multiplier = trust.multiplier(state.memory.log_multiplier)
 
         def loss(net: MLP) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -206,10 +195,10 @@ class MPC(NamedTuple):
             here, there = (Gaussian(*(part[rows] for part in everywhere)) for rows in _split(settings.batch))
             error = jnp.sum(((here.mean - batch.mean) / settings.deviation) ** 2, axis=-1) / 2
             imitation = jnp.sum(batch.weight * error) / jnp.maximum(jnp.sum(batch.weight), 1.0)
-            off = jnp.mean((here.log_deviation - jnp.log(settings.deviation)) ** 2)
+            off = jnp.mean(noise_error(here.log_deviation, settings.deviation))
             spent = jnp.mean(counted(kl_divergence(there, chosen)))
             # Of the same size whatever the multiplier is.
-            total = (imitation + _HELD * off + multiplier * spent) / (1 + multiplier)
+            total = (imitation + off + multiplier * spent) / (1 + multiplier)
             return total, (imitation, jnp.mean(here.log_deviation), spent)
 
         (_, (imitation, noise, spent)), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(policy.net)

@@ -26,7 +26,7 @@ from cdpo.solvers.policy import Policy
 
 
 @dataclass(frozen=True)
-class TwinSettings(LearnerSettings):
+class TwinSettings(LearnerSettings, shares=("polyak",)):
     """How twin critics learn."""
 
     critic_steps: int = 1

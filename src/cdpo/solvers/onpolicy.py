@@ -14,13 +14,11 @@ from cdpo.dynamics.replay import Transition
 from cdpo.solvers.base import Metrics, Objective
 from cdpo.solvers.critics import same_values, state_values, traced, widened
 from cdpo.solvers.learner import Learner, LearnerSettings
-from cdpo.solvers.policy import Gaussian, Policy, log_density, unsquashed
-
-_HELD = 1.0  # weight of the squared distance to the logarithm of the deviation that is to be held
+from cdpo.solvers.policy import Gaussian, Policy, log_density, noise_error, unsquashed
 
 
 @dataclass(frozen=True)
-class OnPolicySettings(LearnerSettings):
+class OnPolicySettings(LearnerSettings, shares=("trace",)):
     """How rollouts are judged, and how much noise they have."""
 
     trace: float = 0.95
@@ -117,4 +115,9 @@ class OnPolicyLearner(Learner):
 
     def _held(self, here: Gaussian) -> Array:
         """What a deviation other than the one to be held costs."""
-        return _HELD * jnp.mean((here.log_deviation - jnp.log(self.settings.deviation)) ** 2)
+        return jnp.mean(noise_error(here.log_deviation, self.settings.deviation))
+
+
+def scaled(advantage: Array) -> Array:
+    """To a mean of zero and a deviation of one."""
+    return (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-6)

@@ -37,12 +37,8 @@ class PlanSettings(SearchSettings):
     """First deviation of a search: of actions before squashing; or of parameters, in deviations of untrained ones."""
 
     def __post_init__(self) -> None:
-        """Reject settings outside their range."""
+        """Colour is of actions."""
         super().__post_init__()
-        if self.horizon < 1:
-            raise UserError(f"{self.part}.horizon must be at least 1, not {self.horizon}")
-        if not self.reach > 0:
-            raise UserError(f"{self.part}.reach must be above 0, not {self.reach:g}")
         if self.moves == "parameters" and self.colour:
             raise UserError(f"{self.part}.colour is of actions; leave it out, or choose {self.part}.moves actions")
 

@@ -85,6 +85,11 @@ def log_density(before: Gaussian, raw: Array) -> Array:
     return jnp.sum(-0.5 * noise**2 - before.log_deviation - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
 
 
+def noise_error(log_deviation: Array, held: Array | float) -> Array:
+    """Squared distance to the logarithm of the deviation that is to be held, on average over parts [...]."""
+    return jnp.mean((log_deviation - jnp.log(held)) ** 2, axis=-1)
+
+
 def kl_divergence(p: Gaussian, q: Gaussian) -> Array:
     """KL(p || q), [...]. Squashing both by the same map does not change it."""
     ratio = p.log_deviation - q.log_deviation

@@ -10,7 +10,7 @@ from jax import Array
 from cdpo.dynamics.replay import Transition
 from cdpo.solvers.base import Metrics, Objective
 from cdpo.solvers.critics import by_model
-from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState
+from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
 from cdpo.solvers.policy import Gaussian, Policy
 
 
@@ -39,8 +39,7 @@ class PPO(OnPolicyLearner):
         """Gradient steps of critics and policy on all minibatches of all epochs; metrics are means over them."""
         clip, epochs = self.settings.clip, self.settings.epochs
         state, judged = self._judged(policy, state, taken, objective.discount)
-        advantage = (judged.advantage - jnp.mean(judged.advantage)) / (jnp.std(judged.advantage) + 1e-6)
-        judged = jax.tree.map(by_model, judged._replace(advantage=advantage))
+        judged = jax.tree.map(by_model, judged._replace(advantage=scaled(judged.advantage)))
         rows = judged.returns.shape[1]
         parts = min(self.settings.minibatches, rows)
         shuffle, learn = jax.random.split(key)

@@ -2,24 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.errors import UserError, check_choices
+from cdpo.errors import UserError
 from cdpo.told import Told
 
 _LEAST = 0.05  # of the first deviation: a search never looks less wide
 
 
 @dataclass(frozen=True)
-class SearchSettings(Told, shaping=("colour",)):
+class SearchSettings(Told, shaping=("colour",), zero=("colour",)):
     """How candidates are drawn, and what becomes of them."""
-
-    part: ClassVar[str]
-    """The name of the settings of which these are part."""
 
     method: Literal["cem", "mppi"] = "cem"
     """Go on from mean and spread of the best candidates, or of all of them weighted by what they are worth."""
@@ -35,17 +32,10 @@ class SearchSettings(Told, shaping=("colour",)):
     """Exponent with which the power of the noise of actions falls with its frequency: 0 white, 2 as in iCEM."""
 
     def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        check_choices(self)
-        for name in ("iterations", "candidates", "elites"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{self.part}.{name} must be at least 1, not {getattr(self, name)}")
+        """Elites are some of the candidates."""
+        super().__post_init__()
         if self.elites > self.candidates:
             raise UserError(f"{self.part}.elites must be at most the {self.candidates} candidates, not {self.elites}")
-        if not self.sharpness > 0:
-            raise UserError(f"{self.part}.sharpness must be above 0, not {self.sharpness:g}")
-        if not self.colour >= 0:
-            raise UserError(f"{self.part}.colour must not be negative, not {self.colour:g}")
 
 
 class Found(NamedTuple):

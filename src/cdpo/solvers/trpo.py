@@ -12,7 +12,7 @@ from jax.scipy.sparse.linalg import cg
 
 from cdpo.dynamics.replay import Transition
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState
+from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
 from cdpo.solvers.policy import Gaussian, Policy, kl_divergence
 
 
@@ -45,7 +45,7 @@ class TRPO(OnPolicyLearner):
         """One step of the policy on all rollouts, and some of the critics."""
         settings, trust = self.settings, objective.trust
         state, judged = self._judged(policy, state, taken, objective.discount)
-        advantage = (judged.advantage - jnp.mean(judged.advantage)) / (jnp.std(judged.advantage) + 1e-6)
+        advantage = scaled(judged.advantage)
         old = policy(judged.observation)
 
         def loss(acting: Policy, here: Gaussian) -> tuple[Array, tuple[Array, Array]]:

@@ -1,7 +1,7 @@
 """Values of states along imagined rollouts: critics, and the returns that they learn."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -11,7 +11,6 @@ from jax import Array
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
-from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics
 from cdpo.solvers.critics import same_values, state_values, traced
 from cdpo.solvers.policy import Policy, counted, kl_divergence, squashed
@@ -19,11 +18,8 @@ from cdpo.told import Told
 
 
 @dataclass(frozen=True)
-class CriticSettings(Told):
+class CriticSettings(Told, zero=("trace",), shares=("trace", "polyak")):
     """How values of states are learned beside a policy; solvers that do so have it in their settings."""
-
-    part: ClassVar[str]
-    """The name of those settings."""
 
     hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of policy and critics."""
@@ -35,17 +31,6 @@ class CriticSettings(Told):
     """Share of the longer returns in what is aimed at: 0 for one step, 1 for the whole rollout."""
     polyak: float = 0.05
     """Share by which target critics approach the critics after each step of the policy."""
-
-    def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        if self.critic_steps < 1:
-            raise UserError(f"{self.part}.critic_steps must be at least 1, not {self.critic_steps}")
-        if not self.learning_rate > 0:
-            raise UserError(f"{self.part}.learning_rate must be above 0, not {self.learning_rate:g}")
-        if not 0 <= self.trace <= 1:
-            raise UserError(f"{self.part}.trace must be between 0 and 1, not {self.trace:g}")
-        if not 0 < self.polyak <= 1:
-            raise UserError(f"{self.part}.polyak must be in (0, 1], not {self.polyak:g}")
 
     @property
     def descent(self) -> optax.GradientTransformation:
