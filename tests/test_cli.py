@@ -123,6 +123,7 @@ MISTAKES = {
     "reproduce exploration --tasks pusher --scale smoke": "unknown task of exploration at this scale 'pusher'",
     "reproduce exploration --agents sarsa": "unknown agent of exploration at this scale 'sarsa'",
     "reproduce regret --agents cdpo": "regret is made whole",
+    "reproduce ablation --variants boundless": "unknown variant of ablation at this scale 'boundless'",
     # Numbers out of range.
     "tabular --size 1": "at least 2, not 1",
     "tabular --env deep-sea --size 0": "at least 2, not 0",

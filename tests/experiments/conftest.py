@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 
+from cdpo.experiments.training import COVERAGE
 from cdpo.tabular import study
 from cdpo.tabular.ledger import Entry
 from cdpo.tabular.simulation import Run
@@ -34,6 +35,44 @@ def simulated(monkeypatch):
 
     monkeypatch.setattr(study, "simulate", simulate)
     return agents
+
+
+def _curve(steps, returns):
+    """Of one seed: the random episode, then one for each return."""
+    count = len(steps)
+    return {
+        "episode": list(range(count)),
+        "env_steps": steps,
+        "eval_return": [None, *returns][:count],
+        **{key: [None] + [0.1 * place for place in range(1, count)] for key in COVERAGE},
+    }
+
+
+def _record(agent, curves, task="pusher", stopped=(), **changes):
+    entry = {"lost_share": 0.5, "lost_return": 3.0, "unsettled": 0.1, "kl_of_bound": None, "kl_overspent": None}
+    return {
+        "task": task,
+        "horizon": 10,
+        "agent": agent,
+        "label": "",
+        "seeds": list(range(len(curves))),
+        "episodes": 4,
+        "curves": curves,
+        "final": [np.mean(known[-3:]) if (known := each["eval_return"][1:]) else None for each in curves],
+        "ledger": [{**entry, **dict.fromkeys(COVERAGE, 0.9)} for _ in curves],
+        "stopped": {str(seed): "the model in iteration 2: not a finite number" for seed in stopped},
+        **changes,
+    }
+
+
+@pytest.fixture
+def curve():
+    return _curve
+
+
+@pytest.fixture
+def record():
+    return _record
 
 
 @pytest.fixture

@@ -86,6 +86,8 @@ class Reproduce:
     """Run these tasks only, of a figure of training runs; it shows whatever is finished."""
     agents: tuple[str, ...] = ()
     """Run these agents only."""
+    variants: tuple[str, ...] = ()
+    """Run these variants only, by their names in the figure."""
 
     def run(self, words: Sequence[str]) -> int | None:
         """List or make figures."""
@@ -99,7 +101,8 @@ class Reproduce:
         out = Path("runs") / f"{self.figure}-{self.scale}" if self.out is None else self.out
         command = shlex.join(["cdpo", *words])
         with Progress() as progress, explained(command):
-            paths, records = reproduce(self.figure, self.scale, out, command, progress.task, self.tasks, self.agents)
+            part = self.tasks, self.agents, self.variants
+            paths, records = reproduce(self.figure, self.scale, out, command, progress.task, *part)
         for path in paths:
             print(path)
         stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]

@@ -1,11 +1,11 @@
 """One entry per figure of the paper, and the studies beside them; `reproduce` makes any of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cdpo.cells import Cell, Progress, Records, complete
 from cdpo.errors import UserError, unknown
-from cdpo.experiments import chain, comparison, exploration, posterior, studies, trials
+from cdpo.experiments import ablation, chain, comparison, exploration, posterior, studies, trials
 from cdpo.experiments.figure import Figure, Scale
 from cdpo.experiments.training import TrainingCell
 from cdpo.report.figures import csv_bytes
@@ -14,6 +14,7 @@ from cdpo.report.tables import seed_rows
 from cdpo.runs import RunFolder, check_free, hardware, versions, write_atomic
 
 _LATER = "not in this version"
+_KINDS = {"task": "task", "agent": "agent", "label": "variant"}
 
 FIGURES: dict[str, Figure] = {
     "posterior": Figure(
@@ -44,7 +45,12 @@ FIGURES: dict[str, Figure] = {
         trials.draw_trials,
     ),
     "baselines": Figure("figure 4", f"CDPO against MBPO, SLBO, ME-TRPO, SAC, PPO and MPO ({_LATER})"),
-    "ablation": Figure("figure 5", f"dual updates, bound and solvers on MuJoCo ({_LATER})"),
+    "ablation": Figure(
+        "figure 5",
+        "CDPO without one of its updates, with other bounds, gradient steps, heads and solvers",
+        ablation.cells,
+        ablation.draw,
+    ),
     "chain": Figure("appendix", "the N-Chain, drawn from its table", lambda scale: [], chain.draw_diagram),
     "posterior-evolution": Figure(
         "appendix",
@@ -83,16 +89,17 @@ def reproduce(
     progress: Progress,
     tasks: Sequence[str] = (),
     agents: Sequence[str] = (),
+    variants: Sequence[str] = (),
 ) -> tuple[list[Path], Records]:
     """Make a figure under `out`; cells that are finished there are not run again. The files, and the records.
 
-    With `tasks` or `agents` only cells of these are run, and the figure shows all that are finished.
+    With `tasks`, `agents` or `variants` only cells of these are run, and the figure shows all that are finished.
     """
     figure = FIGURES[name]
     if figure.cells is None or figure.draw is None:
         raise UserError(f"{name} ({figure.paper}) is {_LATER}")
     cells = figure.cells(scale)
-    wanted = _part(name, cells, tasks, agents)
+    wanted = _part(name, cells, {"task": tasks, "agent": agents, "label": variants})
     config = {"kind": "reproduction", "figure": name, "scale": scale, "command": command}
     if out.exists():
         folder = RunFolder.open(out)
@@ -111,21 +118,15 @@ def reproduce(
     return paths, records
 
 
-def _part(name: str, cells: Sequence[Cell], tasks: Sequence[str], agents: Sequence[str]) -> Callable[[Cell], bool]:
-    """Whether a cell is among those asked for; all are, if nothing was."""
-    training = [cell for cell in cells if isinstance(cell, TrainingCell)]
-    if (tasks or agents) and not training:
-        raise UserError(f"{name} is made whole: --tasks and --agents are for figures of training runs")
-    for kind, words, known in (
-        ("task", tasks, {cell.task for cell in training}),
-        ("agent", agents, {cell.settings.rule.name for cell in training}),
-    ):
+def _part(name: str, cells: Sequence[Cell], asked: Mapping[str, Sequence[str]]) -> Callable[[Cell], bool]:
+    """Whether a cell is among those asked for, by what its identity tells; all are, if nothing was."""
+    asked = {key: words for key, words in asked.items() if words}
+    training = [cell.identity for cell in cells if isinstance(cell, TrainingCell)]
+    if asked and not training:
+        raise UserError(f"{name} is made whole: --tasks, --agents and --variants are for figures of training runs")
+    for key, words in asked.items():
+        known = list(dict.fromkeys(told[key] for told in training if told[key]))
         for word in words:
             if word not in known:
-                raise unknown(f"{kind} of {name} at this scale", word, sorted(known))
-
-    def wanted(cell: Cell) -> bool:
-        told = cell.identity
-        return (not tasks or told["task"] in tasks) and (not agents or told["agent"] in agents)
-
-    return wanted
+                raise unknown(f"{_KINDS[key]} of {name} at this scale", word, known)
+    return lambda cell: all(cell.identity[key] in words for key, words in asked.items())

@@ -1,6 +1,6 @@
 """What training runs of several agents are compared by: returns, ledger and calibration, drawn and in tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,21 @@ def draw_comparison(records: Records, folder: Path) -> list[Path]:
         "returns-at-steps": step_rows(records),
         "improvement": improvement_rows(records),
     }
-    paths = [*draw_returns(records, folder), *draw_ledger(records, folder), *draw_calibration(records, folder)]
+    paths = [
+        *draw_returns(records, folder / "returns"),
+        *draw_ledger(records, folder),
+        *draw_calibration(records, folder),
+    ]
     for name, rows in tables.items():
         paths.append(folder / f"{name}.csv")
         write_atomic(paths[-1], csv_bytes(rows))
     return paths
 
 
-def draw_returns(records: Records, folder: Path) -> list[Path]:
+def draw_returns(records: Records, stem: Path, look: Mapping[str, Look] | None = None) -> list[Path]:
     """Evaluation returns over environment steps: the interquartile mean over seeds with its interval."""
-    look, panels, rows = look_of(records), [], []
+    look = look_of(records) if look is None else look
+    panels, rows = [], []
     for task, group in by_task(records).items():
         curves = [(record, curve) for record in group if (curve := learning_curve(record))]
         for record, curve in curves:
@@ -52,7 +57,7 @@ def draw_returns(records: Records, folder: Path) -> list[Path]:
             panels.append(Panel(task, "environment steps", "evaluation return (IQM)", lines, seeds=False))
     if not panels:  # every seed was stopped before it was evaluated
         return []
-    return save_figure(together([panel.draw for panel in panels], look), folder / "returns", rows)
+    return save_figure(together([panel.draw for panel in panels], look), stem, rows)
 
 
 def draw_ledger(records: Records, folder: Path) -> list[Path]:
