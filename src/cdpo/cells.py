@@ -22,8 +22,20 @@ class Cell(Protocol):
         """Run cells of this kind, and append the record of each to the folder when it and what runs beside it ends."""
 
 
+Runner = Callable[[Sequence[Cell], RunFolder, Progress], None]  # runs cells of one kind
+
+
+def run_here(cells: Sequence[Cell], folder: RunFolder, progress: Progress) -> None:
+    """In this process."""
+    type(cells[0]).run_all(cells, folder, progress)
+
+
 def complete(
-    folder: RunFolder, cells: Sequence[Cell], progress: Progress, wanted: Callable[[Cell], bool] = lambda cell: True
+    folder: RunFolder,
+    cells: Sequence[Cell],
+    progress: Progress,
+    wanted: Callable[[Cell], bool] = lambda cell: True,
+    run: Runner = run_here,
 ) -> Records:
     """The records of all cells; those that are wanted and that the folder lacks are run, and kept as they finish."""
     kept = folder.records()
@@ -31,8 +43,8 @@ def complete(
     for cell in cells:
         if wanted(cell) and record_of(cell, kept) is None:
             missing.setdefault(type(cell), []).append(cell)
-    for kind, group in missing.items():
-        kind.run_all(group, folder, progress)
+    for group in missing.values():
+        run(group, folder, progress)
     kept = folder.records()
     return [record for cell in cells if (record := record_of(cell, kept)) is not None]
 

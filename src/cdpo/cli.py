@@ -8,16 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import jax
 import tyro
 
 from cdpo import __version__
 from cdpo.commands import COMMANDS, Command
 from cdpo.errors import UserError, unknown
-from cdpo.runs import hardware, versions
+from cdpo.runs import hardware, keep_programs, versions
 
 INTERRUPTED = 130
 
@@ -127,24 +125,17 @@ def _run(words: list[str]) -> int:
         print(usage())
         return 0
     if words[0] == "--version":
-        _keep_compiled_programs()
+        keep_programs()
         print(f"cdpo {__version__}")
         for name, value in {**versions(), **hardware()}.items():
             print(f"  {name}: {value}")
         return 0
     try:
         command = parse(words)
-        _keep_compiled_programs()
+        keep_programs()
         return command.run(words) or 0
     except UserError as error:
         print(f"cdpo: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def _keep_compiled_programs() -> None:
-    """Compiled programs survive the process: the second run of a command starts at once."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdpo" / "xla"
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -176,6 +176,15 @@ def versions() -> dict[str, str]:
     return found
 
 
+def keep_programs() -> None:
+    """Compiled programs survive the process: the second run of a command starts at once."""
+    import jax
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdpo" / "xla"
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
 def hardware() -> dict[str, Any]:
     """The machine that a result, and above all its time, depends on."""
     import jax  # here, so that reading a run folder does not wait for it

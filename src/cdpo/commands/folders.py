@@ -1,5 +1,6 @@
 """Commands on what runs leave behind, and the paper's figures: `cdpo resume | report | reproduce`."""
 
+import contextlib
 import dataclasses
 import shlex
 import sys
@@ -9,11 +10,13 @@ from typing import Literal
 
 import tyro
 
+from cdpo.cells import run_here
 from cdpo.commands.base import explained
 from cdpo.commands.tabular import Tabular, finish_tabular
 from cdpo.commands.training import STOPPED, resume_training
 from cdpo.errors import UserError, unknown
 from cdpo.experiments import FIGURES, reproduce
+from cdpo.experiments.scale_out import cluster
 from cdpo.progress import Progress
 from cdpo.report import write_report
 from cdpo.report.tables import line
@@ -88,6 +91,8 @@ class Reproduce:
     """Run these agents only."""
     variants: tuple[str, ...] = ()
     """Run these variants only, by their names in the figure."""
+    ray: str = ""
+    """Address of a Ray cluster over which training runs are spread, or auto; every node must see the folder."""
 
     def run(self, words: Sequence[str]) -> int | None:
         """List or make figures."""
@@ -100,9 +105,10 @@ class Reproduce:
             raise unknown("figure", self.figure, FIGURES)
         out = Path("runs") / f"{self.figure}-{self.scale}" if self.out is None else self.out
         command = shlex.join(["cdpo", *words])
-        with Progress() as progress, explained(command):
+        where = cluster(self.ray) if self.ray else contextlib.nullcontext(run_here)
+        with Progress() as progress, explained(command), where as run:
             part = self.tasks, self.agents, self.variants
-            paths, records = reproduce(self.figure, self.scale, out, command, progress.task, *part)
+            paths, records = reproduce(self.figure, self.scale, out, command, progress.task, *part, run=run)
         for path in paths:
             print(path)
         stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cdpo.cells import Cell, Progress, Records, complete
+from cdpo.cells import Cell, Progress, Records, Runner, complete, run_here
 from cdpo.errors import UserError, unknown
 from cdpo.experiments import ablation, chain, comparison, exploration, posterior, studies, trials
 from cdpo.experiments.figure import Figure, Scale
@@ -90,10 +90,12 @@ def reproduce(
     tasks: Sequence[str] = (),
     agents: Sequence[str] = (),
     variants: Sequence[str] = (),
+    run: Runner = run_here,
 ) -> tuple[list[Path], Records]:
     """Make a figure under `out`; cells that are finished there are not run again. The files, and the records.
 
     With `tasks`, `agents` or `variants` only cells of these are run, and the figure shows all that are finished.
+    What is missing is run by `run`.
     """
     figure = FIGURES[name]
     if figure.cells is None or figure.draw is None:
@@ -108,7 +110,7 @@ def reproduce(
     else:
         check_free(out)
         folder = RunFolder.create(out, {**config, "versions": versions(), "hardware": hardware()})
-    records = complete(folder, cells, progress, wanted)
+    records = complete(folder, cells, progress, wanted, run)
     with house():
         paths = figure.draw(records, folder.figures)
     if rows := seed_rows([record for record in records if "regret" in record]):

@@ -58,21 +58,27 @@ class TrainingCell:
         return f"{words}-{hashlib.sha256(json.dumps(self.identity).encode()).hexdigest()[:8]}"
 
     @classmethod
+    def groups(cls, cells: Sequence[Self]) -> list[list[Self]]:
+        """Those that share a program together, and groups of a task behind each other."""
+        order, alike = [cell.task for cell in cells], defaultdict(list)
+        for cell in sorted(cells, key=lambda cell: order.index(cell.task)):
+            alike[cell.task, cell.episodes, program_of(cell.settings)].append(cell)
+        return list(alike.values())
+
+    @classmethod
     def run_all(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> None:
         """Train task by task, and on a task those side by side that share a program."""
-        for name, group in groupby(cells, key=lambda cell: cell.task):
-            task, alike = find_task(name), defaultdict(list)
-            for cell in group:
-                alike[cell.episodes, program_of(cell.settings)].append(cell)
-            for together in alike.values():
-                for record in cls._train(together, task, folder, progress):
+        for _, groups in groupby(cls.groups(cells), key=lambda group: group[0].task):
+            for group in groups:
+                for record in cls.train(group, folder, progress):
                     folder.append(record)
             jax.clear_caches()  # the programs of a task serve no other
 
     @classmethod
-    def _train(cls, cells: Sequence[Self], task: Task, folder: RunFolder, progress: Progress) -> list[Record]:
+    def train(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> list[Record]:
         """Train cells that share a program, each in a folder of its own, or go on with what is there; the records."""
-        names, episodes = [cell.label or cell.settings.rule.name for cell in cells], cells[0].episodes
+        task, episodes = find_task(cells[0].task), cells[0].episodes
+        names = [cell.label or cell.settings.rule.name for cell in cells]
         with ExitStack() as stack:
             lanes = sum(cell.seeds for cell in cells)
             runs = [stack.enter_context(cell._journal(task, folder, lanes)) for cell in cells]
