@@ -304,7 +304,19 @@ class SAC(DeepAgent):
     rule = "sac"
 
 
-AGENTS: dict[str, type[DeepAgent]] = {agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy, SAC)}
+class MPO(DeepAgent):
+    """Maximum a posteriori policy optimisation."""
+
+    rule = "mpo"
+
+
+class PPO(DeepAgent):
+    """Proximal policy optimisation."""
+
+    rule = "ppo"
+
+
+AGENTS: dict[str, type[DeepAgent]] = {agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy, SAC, MPO, PPO)}
 
 
 def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> DeepAgent:

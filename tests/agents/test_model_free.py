@@ -1,20 +1,53 @@
 """Agents without a model: on tasks so small that what they must learn is known."""
 
+from itertools import pairwise
+
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
 import cdpo
-from cdpo.agents import RULES, OffPolicy
+from cdpo.agents import RULES, Exploration, OffPolicy, OnPolicy
+from cdpo.agents.newest import Newest, leads_on
+from cdpo.api import AGENTS
+from cdpo.dynamics.replay import Replay, Transition
 from cdpo.errors import UserError
+from cdpo.solvers.base import Starts
+from cdpo.solvers.ppo import PPO, PPOSettings
+from cdpo.tasks import find_task
+from cdpo.training.lanes import stack
+from cdpo.training.settings import preset
 
-AGENTS = [name for name, rule in RULES.items() if issubclass(rule, OffPolicy)]
-SMALL = {"sac": {"hidden": (16, 16), "learning_rate": 5e-3, "temperature": 0.1, "polyak": 0.05}}
+NAMES = [name for name, rule in RULES.items() if not issubclass(rule, Exploration)]
+REPLAYING = [name for name in NAMES if issubclass(RULES[name], OffPolicy)]
+NEWEST = [name for name in NAMES if issubclass(RULES[name], OnPolicy)]
+every_agent = pytest.mark.parametrize("name", NAMES)
+
+SMALL = {"hidden": (16, 16), "learning_rate": 5e-3}
+OWN = {
+    "sac": {"temperature": 0.1, "polyak": 0.05},
+    "mpo": {"polyak": 0.05, "period": 10, "samples": 8, "mean_kl": 0.1, "deviation_kl": 0.01},
+    "ppo": {"epochs": 10, "minibatches": 4},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_soon():
+    """The programs are small: compiling them is what takes time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_these_are_all():
+    assert set(OWN) == set(NAMES) == {*REPLAYING, *NEWEST}
 
 
 class Delayed(gymnasium.Env):
-    """Two steps: the first action is what the second observation shows, and is paid for then; 0.5 is best."""
+    """By turns: an action is what the next observation shows, and is paid for a step later; 0.5 is best."""
 
     observation_space = Box(-2.0, 2.0, (2,), np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
@@ -28,11 +61,29 @@ class Delayed(gymnasium.Env):
         if self.shown is None:
             self.shown = float(action[0])
             return np.float32([1.0, self.shown]), 0.0, False, False, {}
-        return np.float32([1.0, self.shown]), -((self.shown - 0.5) ** 2), True, False, {}
+        paid, self.shown = -((self.shown - 0.5) ** 2), None
+        return np.float32([0.0, 0.0]), paid, False, False, {}
+
+
+class Shown(gymnasium.Env):
+    """The best action is minus half of what is seen."""
+
+    observation_space = Box(-2.0, 2.0, (1,), np.float32)
+    action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.seen, {}
+
+    def step(self, action):
+        paid = -float((action[0] + self.seen[0] / 2) ** 2)
+        self.seen = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.seen, paid, False, False, {}
 
 
 class Steady(gymnasium.Env):
-    """One for every step, for ever; or only three times."""
+    """One for every step, which it counts, until the time limit; or only three times."""
 
     observation_space = Box(-2.0, 2.0, (1,), np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
@@ -45,57 +96,192 @@ class Steady(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
-        return np.float32([0.0]), 1.0, self.ends and self.count == 3, False, {}
+        return np.float32([self.count / 5]), 1.0, self.ends and self.count == 3, False, {}
 
 
 class Short(Steady):
     ends = True
 
 
-def agent(name, task, ratio, horizon, **changes):
-    kinds = {kind.rule: kind for kind in (cdpo.SAC,)}
-    return kinds[name](task, horizon=horizon, batch=32, ratio=ratio, **SMALL, **changes)
+def agent(name, task, *, much=20.0, steps=64, horizon, **changes):
+    """That learns `much` for each step, or from so many `steps` at once."""
+    how = {"batch": 32, "ratio": much} if name in REPLAYING else {"steps": steps}
+    return AGENTS[name](task, horizon=horizon, **{name: SMALL | OWN[name]}, **how, **changes)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+def told(records):
+    return repr([{key: value for key, value in record.items() if key != "wall_s"} for record in records])
+
+
+# --- what they learn
+
+EPISODES = dict.fromkeys(REPLAYING, 3) | dict.fromkeys(NEWEST, 60)
+QUIET = {"loop": {"evaluate": 10**6, "evaluation_episodes": 1}}
+
+
+@every_agent
 def test_it_finds_the_action_that_pays_a_step_later(name):
-    made = agent(name, Delayed, ratio=20.0, horizon=2).learn(episodes=40)
+    made = agent(name, Delayed, horizon=64, **QUIET).learn(EPISODES[name])
     assert made.predict(np.float32([0.0, 0.0]), deterministic=True)[0] == pytest.approx(0.5, abs=0.15)
 
 
-@pytest.mark.parametrize("name", AGENTS)
-@pytest.mark.parametrize(("task", "value"), [(Steady, 1 / (1 - 0.8)), (Short, None)])
+@every_agent
+def test_it_finds_an_action_for_what_it_sees(name):
+    made = agent(name, Shown, horizon=64, **QUIET).learn(EPISODES[name])
+    seen = np.float32([[-0.8], [0.0], [0.8]])
+    np.testing.assert_allclose(made.predict(seen, deterministic=True)[0], -seen / 2, atol=0.2)
+
+
+@every_agent
+@pytest.mark.parametrize(("task", "value"), [(Steady, 1 / (1 - 0.8)), (Short, np.mean([2.44, 1.8, 1.0]))])
 def test_a_time_limit_is_no_end(name, task, value):
-    made = agent(name, task, ratio=40.0, horizon=5, loop={"discount": 0.8}).learn(episodes=15)
+    loop = {"discount": 0.8, "evaluation_episodes": 1}
+    made = agent(name, task, much=40.0, steps=15, horizon=5, loop=loop).learn(15 if name in REPLAYING else 120)
     last = made.records[-1]
-    # Where the task ends at the third step, its three states cannot be told apart: the fixed point of their mean.
-    expected = value or 1 / (1 - 0.8 * 2 / 3)
-    entropy = last["temperature"] * 0.8 / (1 - 0.8) * np.log(2)  # more than what is still to come of it
-    assert last["value"] == pytest.approx(expected, abs=0.1 * expected + entropy)
+    # More than what is still to come of it, where entropy counts.
+    entropy = last["temperature"] * 0.8 / (1 - 0.8) * np.log(2) if name == "sac" else 0.0
+    assert last["value"] == pytest.approx(value, abs=0.1 * value + entropy)
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_updates_follow_the_steps_and_no_fraction_is_lost(name, tmp_path):
-    made = agent(name, Delayed, ratio=0.3, horizon=2).learn(episodes=3)
+# --- when they learn
+
+
+@every_agent
+def test_loaded_again_it_goes_on_to_the_same_bits(name, tmp_path):
+    made = agent(name, Delayed, much=0.3, steps=6, horizon=2, **QUIET).learn(4)
     made.save(tmp_path / "saved")
-    again = cdpo.load(tmp_path / "saved", task=Delayed).learn(episodes=3)
-    made.learn(episodes=3)
-    assert [record["updates"] for record in made.records if record["episode"] > 0] == [0, 1, 0, 1, 1, 0]
-
-    def told(records):
-        return repr([{key: value for key, value in record.items() if key != "wall_s"} for record in records])
-
+    again = cdpo.load(tmp_path / "saved", task=Delayed).learn(4)
+    made.learn(4)
+    assert {record["updates"] for record in made.records[5:]} == {0, 1}
     assert told(again.records) == told(made.records)
 
 
-def test_it_says_that_it_has_no_model():
-    with pytest.raises(UserError, match="sac learns without a model"):
-        _ = cdpo.SAC("inverted-pendulum").model
-    with pytest.raises(UserError, match="sac makes no use of the settings of dyna"):
-        cdpo.SAC("inverted-pendulum", dyna={"horizon": 3})
+@pytest.mark.parametrize("name", REPLAYING)
+def test_updates_follow_the_steps_and_no_fraction_is_lost(name):
+    made = agent(name, Delayed, much=0.3, horizon=2, **QUIET).learn(6)
+    assert [record["updates"] for record in made.records if record["episode"] > 0] == [0, 1, 0, 1, 1, 0]
 
 
-@pytest.mark.parametrize(("changes", "word"), [({"batch": 0}, "replay.batch"), ({"ratio": 0.0}, "replay.ratio")])
-def test_bad_settings_are_one_line(changes, word):
-    with pytest.raises(UserError, match=word):
-        cdpo.SAC("inverted-pendulum", **changes)
+@pytest.mark.parametrize("name", NEWEST)
+def test_an_iteration_is_as_many_episodes_as_give_its_steps_and_the_random_one_is_in_none(name):
+    made = agent(name, Delayed, steps=5, horizon=2, **QUIET)  # six, in whole episodes
+    compiled = Newest.learn._cache_size()
+    policies, minds = [], []
+    for _ in range(8):
+        made.learn(1)
+        minds.append(made._trainer.mind(0))
+        policies.append(minds[-1].policy.net.biases[-1])
+    assert [record["updates"] for record in made.records if record["episode"] > 0] == [0, 0, 0, 1, 0, 0, 1, 0]
+    assert [int(mind.rows) for mind in minds] == [2, 2, 2, 8, 8, 8, 14, 14]
+    moved = [bool(np.any(after != before)) for before, after in pairwise(policies)]
+    assert moved == [False, False, True, False, False, True, False]
+    assert Newest.learn._cache_size() == compiled + 1  # one program, due or not
+    between, due = made.records[5], made.records[4]
+    assert all(between[key] == due[key] for key in ("value", "critic_loss", "clipped", "learning_rate"))
+
+
+@pytest.mark.parametrize("name", NEWEST)
+def test_networks_see_z_scores_of_all_data(name):
+    made = agent(name, Shown, steps=4, horizon=1, **QUIET)
+    for episodes, count in ((1, 1), (3, 1), (1, 5)):
+        made.learn(episodes)
+        seen = made._trainer.rows()[0][:count, :1]
+        inputs = made._trainer.mind(0).policy.inputs
+        np.testing.assert_allclose(inputs.mean, np.mean(seen, axis=0), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(inputs.deviation, np.std(seen, axis=0) if count > 1 else 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NEWEST)
+def test_the_learning_rate_falls_to_zero_and_learning_ends(name):
+    made = agent(name, Delayed, steps=2, horizon=2, annealed=8.0, **QUIET)
+    nets = []
+    for _ in range(5):
+        made.learn(1)
+        nets.append(made._trainer.mind(0).policy.net.biases[-1])
+    rates = [record["learning_rate"] for record in made.records if record["episode"] > 0]
+    np.testing.assert_allclose(rates, [0, 5e-3 / 2, 5e-3 / 4, 0, 0], rtol=1e-5)
+    assert np.any(nets[1] != nets[0]) and np.any(nets[2] != nets[1])
+    np.testing.assert_array_equal(nets[4], nets[2])
+
+
+@every_agent
+def test_seeds_in_one_program_learn_as_they_do_alone(name):
+    """Side by side they are mapped over; the second has too little to learn from yet, if it must be the newest."""
+    task = find_task(Shown, horizon=4)
+    how = {"steps": 8} if name in NEWEST else {"batch": 4}
+    made = (
+        preset("default", task, name).changed(**{name: {"hidden": (4,), "learning_rate": 1e-2}}, rule=how).agent(task)
+    )
+    keys = jax.random.split(jax.random.key(0), 2)
+    minds = [made.begin((4,), key) for key in keys]
+    full = jnp.asarray(np.random.default_rng(0).uniform(-0.9, 0.9, (2, 16, 5)), jnp.float32).at[..., -1].set(0.0)
+    replays = [Replay(rows, jnp.asarray(size, jnp.int32), 1, 1) for rows, size in zip(full, (10, 7), strict=True)]
+    starts, second = Starts(jnp.zeros((1, 1)), replays[0], *jnp.zeros((2, 1)), jnp.ones(3)), jnp.asarray(2)
+
+    def learn(mind, replay, key):
+        return made.learn(mind, replay, starts, second, key)
+
+    alone = [learn(*each) for each in zip(minds, replays, keys, strict=True)]
+    together = jax.vmap(learn)(stack(minds), stack(replays), keys)
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-4)  # noqa: E731
+    jax.tree.map(close, together, stack(alone))
+    assert [int(metrics["updates"]) for _, metrics in alone] == ([1, 0] if name in NEWEST else [10, 7])
+
+
+# --- advantages across episodes
+
+
+def test_advantages_stop_at_ends_and_bootstrap_at_cuts(monkeypatch):
+    """Five rows by hand: an end after the second, a time limit after the fourth, and a fifth of a third episode."""
+    seen = np.float32([0.0, 1.0, 0.5, 1.5, 0.25])
+    following = np.float32([1.0, 2.0, 1.5, 2.5, 1.25])
+    ended = np.float32([0, 1, 0, 0, 0])
+    reward = np.float32([1, 2, 3, 4, 5])
+    grid = lambda x: jnp.asarray(x)[:, None, None]  # noqa: E731
+    taken = Transition(
+        grid(seen)[..., None], jnp.zeros((5, 1, 1, 1)), grid(reward), grid(following)[..., None], grid(ended)
+    )
+    leads = leads_on(taken)
+    np.testing.assert_array_equal(leads.ravel(), [1, 0, 1, 0, 0])
+
+    # V(s) = s, discount 0.5, lambda 0.8.
+    monkeypatch.setattr("cdpo.solvers.onpolicy.state_values", lambda critics, policy, states: states[..., 0])
+    learner = PPO(PPOSettings(hidden=(4,), trace=0.8))
+    made = agent("ppo", Steady, horizon=5)
+    policy = made._trainer.mind(0).policy
+    state = learner.begin(policy, 1, jax.random.key(0))
+    _, judged = learner._judged(policy, state, taken, 0.5, leads)
+    delta = [1 + 0.5 * 1.0 - 0.0, 2 - 1.0, 3 + 0.5 * 1.5 - 0.5, 4 + 0.5 * 2.5 - 1.5, 5 + 0.5 * 1.25 - 0.25]
+    expected = [delta[0] + 0.4 * delta[1], delta[1], delta[2] + 0.4 * delta[3], delta[3], delta[4]]
+    np.testing.assert_allclose(judged.advantage.ravel(), expected, rtol=1e-6)
+
+
+# --- what they refuse
+
+
+@every_agent
+def test_it_says_that_it_has_no_model(name):
+    with pytest.raises(UserError, match=f"{name} learns without a model"):
+        _ = AGENTS[name]("inverted-pendulum").model
+    with pytest.raises(UserError, match=f"{name} makes no use of the settings of dyna"):
+        AGENTS[name]("inverted-pendulum", dyna={"horizon": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "word"),
+    [
+        ("sac", {"batch": 0}, "replay.batch must be at least 1"),
+        ("mpo", {"ratio": 0.0}, "replay.ratio must be above 0"),
+        ("mpo", {"steps": 3}, "unknown setting of rule 'steps'"),
+        ("mpo", {"sac": {"polyak": 0.1}}, "mpo makes no use of the settings of sac"),
+        ("ppo", {"steps": 0}, "newest.steps must be at least 1"),
+        ("ppo", {"annealed": 0.0}, "newest.annealed must be above 0"),
+        ("ppo", {"batch": 3}, "unknown setting of rule 'batch'"),
+        ("ppo", {"ppo": {"gradient": 0.0}}, "ppo.gradient must be above 0"),
+        ("ppo", {"ppo": {"noise": "learnt"}}, "did you mean 'learned'"),
+    ],
+)
+def test_bad_settings_are_one_line(name, changes, word):
+    with pytest.raises(UserError) as told:
+        AGENTS[name]("inverted-pendulum", **changes)
+    assert word in str(told.value) and "\n" not in str(told.value)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdpo.dynamics.networks import MLP, Normaliser, rescale_inputs, rescale_outputs
+from cdpo.dynamics.networks import MLP, Normaliser, orthogonal, rescale_inputs, rescale_outputs
 
 few = settings(derandomize=True, max_examples=15, deadline=None)
 seeds = st.integers(0, 10**6)
@@ -67,6 +67,19 @@ def test_created_weights_have_variance_one_over_fan_in_and_members_differ():
     assert np.std(net.weights[0]) == pytest.approx(0.1, rel=0.03)
     assert all(not np.any(bias) for bias in net.biases)
     assert not np.any(net.weights[0][0] == net.weights[0][1])
+
+
+@pytest.mark.parametrize("ensemble", [(), (2, 3)])
+def test_orthogonal_weights_are_so_by_member_with_the_gain_of_their_layer(ensemble):
+    net = random_net(np.random.default_rng(0), (3, 8, 5, 2), ensemble)
+    made = orthogonal(net, jax.random.key(0), last=0.01)
+    for weight, bias, old, gain in zip(made.weights, made.biases, net.weights, (2, 2, 1e-4), strict=True):
+        assert weight.shape == old.shape and not np.any(bias)
+        short = weight if weight.shape[-2] <= weight.shape[-1] else jnp.swapaxes(weight, -1, -2)
+        square = np.asarray(short @ jnp.swapaxes(short, -1, -2))
+        np.testing.assert_allclose(square, np.broadcast_to(gain * np.eye(square.shape[-1]), square.shape), atol=1e-5)
+    if ensemble:
+        assert np.any(np.asarray(made.weights[0][0, 0] != made.weights[0][1, 0]))
 
 
 @few

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,14 +104,23 @@ def test_what_follows_is_worth_no_more_than_rewards_can_add_up_to(policy):
 # --- gradients
 
 
+ONCE = {**PLAIN, "epochs": 1, "minibatches": 1}
+
+
 def moment(state):
-    return jax.tree.map(lambda leaf: np.asarray(leaf) / 0.1, state.policy_optimiser[0].mu)  # Adam's after one step
+    [adam] = optax.tree.get_all_with_path(state.policy_optimiser, "mu")
+    return jax.tree.map(lambda leaf: np.asarray(leaf) / 0.1, adam[1])  # Adam's after one step
 
 
 @pytest.mark.parametrize(
     "learner",
-    [ActorCritic(ActorCriticSettings(**PLAIN)), PPO(PPOSettings(**PLAIN, epochs=1, minibatches=1))],
-    ids=["actor-critic", "ppo"],
+    [
+        ActorCritic(ActorCriticSettings(**PLAIN)),
+        ActorCritic(ActorCriticSettings(**PLAIN, noise="learned")),
+        PPO(PPOSettings(**ONCE)),
+        PPO(PPOSettings(**ONCE, noise="learned")),
+    ],
+    ids=["actor-critic", "actor-critic, learned noise", "ppo", "ppo, learned noise"],
 )
 def test_the_first_step_is_that_of_reinforce_with_a_baseline(policy, learner):
     taken = some_rollouts(policy)
@@ -121,6 +131,8 @@ def test_the_first_step_is_that_of_reinforce_with_a_baseline(policy, learner):
 
     def loss(net):
         acting = eqx.tree_at(lambda p: p.net, policy, net)(taken.observation)
+        if learner.settings.noise == "learned":
+            return -jnp.mean(advantage * log_density(acting, jnp.arctanh(taken.action)))
         still = acting._replace(log_deviation=policy(taken.observation).log_deviation)  # noise is held, not optimised
         gain = jnp.mean(advantage * log_density(still, jnp.arctanh(taken.action)))
         return jnp.mean((acting.log_deviation - jnp.log(0.2)) ** 2) - gain
@@ -128,6 +140,16 @@ def test_the_first_step_is_that_of_reinforce_with_a_baseline(policy, learner):
     _, after, _ = learned(learner, policy, taken)
     expected = jax.grad(loss)(policy.net)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-2, atol=2e-3), moment(after), expected)
+
+
+def test_a_gradient_is_no_longer_than_told(policy):
+    taken = some_rollouts(policy)
+    (_, free, _), (_, short, _) = (learned(PPO(PPOSettings(**ONCE, gradient=g)), policy, taken) for g in (None, 0.01))
+    length = float(optax.tree.norm(moment(free)))
+    assert length > 0.01
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b * 0.01 / length, rtol=1e-3, atol=1e-6), moment(short), moment(free)
+    )
 
 
 def test_beyond_the_clip_an_action_gains_nothing_more(policy):

@@ -65,6 +65,16 @@ def test_the_paper_preset_holds_the_papers_table():
     assert settings.rule.models * settings.dyna.batch == 400 and settings.dyna.real == 0.25
 
 
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_agents_without_a_model_have_the_settings_of_their_authors_whatever_the_task(task, name):
+    ppo, mpo = (preset(name, TASKS[task], rule) for rule in ("ppo", "mpo"))
+    assert (ppo.rule.steps, ppo.ppo.epochs, ppo.ppo.minibatches, ppo.ppo.learning_rate) == (2048, 10, 32, 3e-4)
+    assert (ppo.ppo.clip, ppo.ppo.trace, ppo.ppo.noise, ppo.ppo.gradient) == (0.2, 0.95, "learned", 0.5)
+    assert (mpo.mpo.samples, mpo.mpo.kl, mpo.rule.ratio) == (20, 0.1, 1.0)
+    assert ppo.loop.noise == mpo.loop.noise == "white"
+
+
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(UserError, match="did you mean 'default'"):
         preset("defalt", TASKS["pusher"])
@@ -87,6 +97,7 @@ def test_a_policy_has_the_layers_of_the_solver_that_optimises_it():
     assert settings.changed(learner="actor-critic").hidden == (5,)
     assert settings.changed(solver="mpc").hidden == (6,)
     assert preset("default", TASKS["pusher"], "sac").hidden == (256, 256)
+    assert preset("default", TASKS["pusher"], "ppo").hidden == (64, 64)
 
 
 def test_settings_that_name_no_learner_are_those_of_sac():

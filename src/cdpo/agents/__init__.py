@@ -1,20 +1,25 @@
-"""Who decides: CDPO, greedy, PSRL and HUCRL on learned models, SAC without one; each only its differences."""
+"""Who decides: CDPO, greedy, PSRL and HUCRL on learned models; SAC, MPO and PPO without. Each only its differences."""
 
 from cdpo.agents.base import Agent, Mind, Rule
 from cdpo.agents.cdpo import CDPO
 from cdpo.agents.deciding import Planner
 from cdpo.agents.greedy import Greedy
 from cdpo.agents.hucrl import HUCRL
+from cdpo.agents.mpo import MPO
+from cdpo.agents.newest import Newest, OnPolicy
 from cdpo.agents.planning import Exploration, Kit, ModelBased, ModelMind
+from cdpo.agents.ppo import PPO
 from cdpo.agents.psrl import PSRL
-from cdpo.agents.replaying import ModelFree, OffPolicy
+from cdpo.agents.replaying import OffPolicy, Replaying
 from cdpo.agents.sac import SAC
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (CDPO, Greedy, PSRL, HUCRL, SAC)}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (CDPO, Greedy, PSRL, HUCRL, SAC, MPO, PPO)}
 
 __all__ = [
     "CDPO",
     "HUCRL",
+    "MPO",
+    "PPO",
     "PSRL",
     "RULES",
     "SAC",
@@ -24,9 +29,11 @@ __all__ = [
     "Kit",
     "Mind",
     "ModelBased",
-    "ModelFree",
     "ModelMind",
+    "Newest",
     "OffPolicy",
+    "OnPolicy",
     "Planner",
+    "Replaying",
     "Rule",
 ]

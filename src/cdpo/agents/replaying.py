@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.agents.base import Agent, Rule
+from cdpo.agents.base import Rule
+from cdpo.agents.model_free import ModelFree
+from cdpo.dynamics.ensemble import feature_size
 from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience, Replay
-from cdpo.solvers.base import Metrics, Objective, Starts, Trust
+from cdpo.solvers.base import Metrics, Starts
+from cdpo.solvers.offpolicy import OffPolicyLearner
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.sac import SAC
-from cdpo.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class OffPolicy(Rule):
     """How much is learned from the replay."""
 
     part: ClassVar[str] = "replay"
-    uses: ClassVar[tuple[str, ...]] = ("loop", "sac")
 
     batch: int = 256
     """Transitions in a batch."""
@@ -43,19 +42,16 @@ class PolicyMind(NamedTuple):
     rows: Array  # int32, those that were learned from
 
 
-class ModelFree(Agent):
-    """A learner on real transitions. Its networks see observations as they are."""
+class Replaying(ModelFree):
+    """Learns from batches of all transitions so far. Its networks see observations as they are."""
 
     rule: OffPolicy
-    learner: SAC
-    task: Task = eqx.field(static=True)
-    discount: float = eqx.field(static=True)
+    learner: OffPolicyLearner
 
     @partial(jax.jit, static_argnums=1)
     def begin(self, hidden: tuple[int, ...], key: Array) -> PolicyMind:
         """Untrained."""
-        size = self.task.features(jnp.zeros(self.task.observations)).shape[-1]
-        inputs = Normaliser(jnp.zeros(size), jnp.ones(size))
+        inputs = Normaliser.identity(feature_size(self.task))
         policy = Policy.create(self.task, inputs, hidden, jax.random.fold_in(key, 1))
         state = self.learner.begin(policy, 1, jax.random.fold_in(key, 2))
         return PolicyMind(policy, state, jnp.zeros((), jnp.int32))
@@ -66,7 +62,7 @@ class ModelFree(Agent):
     ) -> tuple[PolicyMind, Metrics]:
         """As many updates as the new rows ask for."""
         now = jax.random.fold_in(jax.random.fold_in(key, 1), iteration)
-        objective = Objective(self.discount, Trust.off(mind.policy, 1))
+        objective = self._objective(mind.policy)
         # Of all rows so far, less those of before: no fraction of an update is ever lost.
         asked = (self.rule.ratio * jnp.stack([mind.rows, replay.size])).astype(jnp.int32)
 
@@ -85,14 +81,6 @@ class ModelFree(Agent):
         policy, state, total = jax.lax.fori_loop(0, count, update, (mind.policy, mind.learner, none))
         metrics = jax.tree.map(lambda sum_: sum_ / jnp.maximum(count, 1), total)
         return PolicyMind(policy, state, replay.size), {**metrics, "updates": count}
-
-    def judge(self, mind: PolicyMind, replay: Replay, count: Array) -> Metrics:
-        """Nothing is believed."""
-        return {}
-
-    def parts(self, mind: PolicyMind) -> dict[str, Any]:
-        """From the critics on."""
-        return {"learner's state": mind.learner, "policy": mind.policy}
 
     def _draw(self, replay: Replay, key: Array) -> Experience:
         """Batches [K, 1, B] of single steps."""

@@ -11,3 +11,4 @@ class SAC(OffPolicy):
     """Learns from the replay, without a model."""
 
     name: ClassVar[str] = "sac"
+    uses: ClassVar[tuple[str, ...]] = ("loop", "sac")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy, OffPolicy, Rule
+from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy, OffPolicy, OnPolicy, Rule
 from cdpo.api import Seed, load, returns_note, run_config, seed_numbers, settings_of, task_of
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
@@ -47,7 +47,7 @@ class Train:
     """A task of the paper (inverted-pendulum, cartpole-swingup, pendulum-swingup, pendulum-swingup-0.1,
     pendulum-swingup-0.2, pusher, half-cheetah), lqr, or any Gymnasium id with continuous actions."""
     agent: str = "cdpo"
-    """cdpo, greedy, psrl or hucrl; sac, without a model."""
+    """cdpo, greedy, psrl or hucrl; sac, mpo or ppo, without a model."""
     solver: SolverName = "dyna"
     """How a policy is optimised on models: a learner on imagined data, back-propagation through time, or plans."""
     learner: str = "sac"
@@ -79,6 +79,7 @@ class Train:
     psrl: PSRL = PSRL()
     hucrl: HUCRL = HUCRL()
     replay: OffPolicy = OffPolicy()
+    newest: OnPolicy = OnPolicy()
 
     def with_preset(self) -> "Train":
         """The same words with the preset's settings, as defaults for those that are given."""

@@ -102,6 +102,19 @@ class Normaliser(eqx.Module):
         return scores * self.deviation + self.mean
 
 
+def orthogonal(net: MLP, key: Array, last: float = 1.0) -> MLP:
+    """The same shapes with orthogonal weights (Saxe et al. 2014), hidden ones of gain sqrt(2), and biases of zero."""
+    gains = [2**0.5] * (len(net.weights) - 1) + [last]
+
+    def drawn(number: int, weight: Array, gain: float) -> Array:
+        keys = jax.random.split(jax.random.fold_in(key, number), weight[..., 0, 0].size)
+        draw = jax.nn.initializers.orthogonal(gain)
+        return jax.vmap(lambda each: draw(each, weight.shape[-2:]))(keys).reshape(weight.shape)
+
+    weights = tuple(drawn(*each) for each in zip(range(len(gains)), net.weights, gains, strict=True))
+    return eqx.tree_at(lambda n: (n.weights, n.biases), net, (weights, jax.tree.map(jnp.zeros_like, net.biases)))
+
+
 def rescale_inputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:
     """The same function of the raw input after its normaliser changed; only the first normalised parts are rescaled.
 

@@ -33,10 +33,16 @@ class ActorCritic(OnPolicyLearner):
     settings: ActorCriticSettings
 
     def learn(
-        self, policy: Policy, state: OnPolicyState, taken: Transition, objective: Objective, key: Array
+        self,
+        policy: Policy,
+        state: OnPolicyState,
+        taken: Transition,
+        objective: Objective,
+        key: Array,
+        leads: Array | None = None,
     ) -> tuple[Policy, OnPolicyState, Metrics]:
         """One gradient step of the policy on all rollouts, and some of the critics."""
-        state, judged = self._judged(policy, state, taken, objective.discount)
+        state, judged = self._judged(policy, state, taken, objective.discount, leads)
 
         def loss(acting: Policy, here: Gaussian) -> tuple[Array, Array]:
             gain = jnp.mean(judged.advantage * self._density(here, judged.raw))

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,6 +23,8 @@ class OnPolicySettings(LearnerSettings, shares=("trace",)):
 
     trace: float = 0.95
     """Share of the longer returns in advantages and in what critics aim at, the lambda of GAE; 1 for whole rollouts."""
+    noise: Literal["held", "learned"] = "held"
+    """Whether the deviation of actions is held at the one below, or climbs the advantages as their means do."""
     deviation: float = 0.2
     """Standard deviation of every part of an action, before squashing, that is held at every state."""
 
@@ -53,9 +55,18 @@ class OnPolicyLearner(Learner):
 
     @abstractmethod
     def learn(
-        self, policy: Policy, state: OnPolicyState, taken: Transition, objective: Objective, key: Array
+        self,
+        policy: Policy,
+        state: OnPolicyState,
+        taken: Transition,
+        objective: Objective,
+        key: Array,
+        leads: Array | None = None,
     ) -> tuple[Policy, OnPolicyState, Metrics]:
-        """From transitions [H, M, P], in the order of time; where a task ended, another begins with the next step."""
+        """From transitions [H, M, P], in the order of time; where a task ended, another begins with the next step.
+
+        Rollouts may also be cut off between two steps: `leads` [H, M, P] is 1.0 where a step leads to the next.
+        """
 
     def begin(self, policy: Policy, models: int, key: Array) -> OnPolicyState:
         """Untrained critics."""
@@ -80,18 +91,21 @@ class OnPolicyLearner(Learner):
         return state.scale * state_values(state.critics, policy, states[None])[0]
 
     def _judged(
-        self, policy: Policy, state: OnPolicyState, taken: Transition, discount: float
+        self, policy: Policy, state: OnPolicyState, taken: Transition, discount: float, leads: Array | None = None
     ) -> tuple[OnPolicyState, Judged]:
         """By generalised advantage estimation (Schulman et al. 2016); the last state of a rollout has its value.
 
         Values of what follows are kept within what rewards can add up to.
         """
         if self.settings.critic == "pooled":
-            taken = jax.tree.map(lambda x: x.reshape(x.shape[0], 1, -1, *x.shape[3:]), taken)
+            taken, leads = jax.tree.map(lambda x: x.reshape(x.shape[0], 1, -1, *x.shape[3:]), (taken, leads))
         here, there = (state_values(state.critics, policy, places) for places in (taken.observation, taken.next))
         state = state._replace(rewards=widened(state.rewards, taken.reward))
         there = jnp.clip(there, *(state.rewards / (1 - discount) / state.scale))
-        returns = traced(taken.reward / state.scale, 1 - taken.terminated, there, discount, self.settings.trace)
+        reward, alive = taken.reward / state.scale, 1 - taken.terminated
+        if leads is not None:  # what follows a cut is its value alone, as if that had been paid
+            reward, alive = reward + discount * alive * (1 - leads) * there, alive * leads
+        returns = traced(reward, alive, there, discount, self.settings.trace)
         raw = unsquashed(taken.action)
         density = log_density(policy(taken.observation), raw)
         return state, Judged(taken.observation, raw, density, returns - here, returns)
@@ -108,13 +122,16 @@ class OnPolicyLearner(Learner):
         state = state._replace(critics=eqx.apply_updates(state.critics, change), critic_optimiser=optimiser)
         return state, {"critic_loss": error / batch.returns.shape[1], "value": value * state.scale}
 
-    @staticmethod
-    def _density(here: Gaussian, raw: Array) -> Array:
-        """Of actions before squashing, [...], for gradients that move the means alone: noise is held, not optimised."""
-        return log_density(here._replace(log_deviation=jax.lax.stop_gradient(here.log_deviation)), raw)
+    def _density(self, here: Gaussian, raw: Array) -> Array:
+        """Of actions before squashing, [...]; where noise is held, for gradients that move the means alone."""
+        if self.settings.noise == "held":
+            here = here._replace(log_deviation=jax.lax.stop_gradient(here.log_deviation))
+        return log_density(here, raw)
 
-    def _held(self, here: Gaussian) -> Array:
+    def _held(self, here: Gaussian) -> Array | float:
         """What a deviation other than the one to be held costs."""
+        if self.settings.noise == "learned":
+            return 0.0
         return jnp.mean(noise_error(here.log_deviation, self.settings.deviation))
 
 

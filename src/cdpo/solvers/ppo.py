@@ -5,9 +5,11 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from cdpo.dynamics.replay import Transition
+from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective
 from cdpo.solvers.critics import by_model
 from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
@@ -26,6 +28,14 @@ class PPOSettings(OnPolicySettings):
     """Parts in which they are gone through, a gradient step on each."""
     clip: float = 0.2
     """How far the ratio of two densities of an action may leave one before its gain no longer counts."""
+    gradient: float | None = None
+    """Largest norm of a gradient, of policy or critics; a longer one is shortened. If not given, none is."""
+
+    def __post_init__(self) -> None:
+        """Reject settings outside their range."""
+        super().__post_init__()
+        if self.gradient is not None and not self.gradient > 0:
+            raise UserError(f"ppo.gradient must be above 0, not {self.gradient:g}")
 
 
 class PPO(OnPolicyLearner):
@@ -33,12 +43,25 @@ class PPO(OnPolicyLearner):
 
     settings: PPOSettings
 
+    @property
+    def _network(self) -> optax.GradientTransformation:
+        longest = self.settings.gradient
+        return (
+            super()._network if longest is None else optax.chain(optax.clip_by_global_norm(longest), super()._network)
+        )
+
     def learn(
-        self, policy: Policy, state: OnPolicyState, taken: Transition, objective: Objective, key: Array
+        self,
+        policy: Policy,
+        state: OnPolicyState,
+        taken: Transition,
+        objective: Objective,
+        key: Array,
+        leads: Array | None = None,
     ) -> tuple[Policy, OnPolicyState, Metrics]:
         """Gradient steps of critics and policy on all minibatches of all epochs; metrics are means over them."""
         clip, epochs = self.settings.clip, self.settings.epochs
-        state, judged = self._judged(policy, state, taken, objective.discount)
+        state, judged = self._judged(policy, state, taken, objective.discount, leads)
         judged = jax.tree.map(by_model, judged._replace(advantage=scaled(judged.advantage)))
         rows = judged.returns.shape[1]
         parts = min(self.settings.minibatches, rows)

@@ -40,11 +40,17 @@ class TRPO(OnPolicyLearner):
     settings: TRPOSettings
 
     def learn(
-        self, policy: Policy, state: OnPolicyState, taken: Transition, objective: Objective, key: Array
+        self,
+        policy: Policy,
+        state: OnPolicyState,
+        taken: Transition,
+        objective: Objective,
+        key: Array,
+        leads: Array | None = None,
     ) -> tuple[Policy, OnPolicyState, Metrics]:
         """One step of the policy on all rollouts, and some of the critics."""
         settings, trust = self.settings, objective.trust
-        state, judged = self._judged(policy, state, taken, objective.discount)
+        state, judged = self._judged(policy, state, taken, objective.discount, leads)
         advantage = scaled(judged.advantage)
         old = policy(judged.observation)
 

@@ -6,7 +6,19 @@ from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, Literal, get_args, get_type_hints
 
-from cdpo.agents import CDPO, RULES, Agent, Exploration, Kit, ModelBased, ModelFree, OffPolicy, Rule
+from cdpo.agents import (
+    CDPO,
+    RULES,
+    Agent,
+    Exploration,
+    Kit,
+    ModelBased,
+    Newest,
+    OffPolicy,
+    OnPolicy,
+    Replaying,
+    Rule,
+)
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, check_choices, unknown
 from cdpo.solvers.actor_critic import ActorCritic, ActorCriticSettings
@@ -84,7 +96,13 @@ class Settings:
         """The agent that follows these settings."""
         discount = self.loop.discount
         if isinstance(self.rule, OffPolicy):
-            return ModelFree(self.rule, SAC(self.sac), task, discount)
+            learner = self._learner(self.rule.name)
+            assert isinstance(learner, OffPolicyLearner)
+            return Replaying(task, discount, self.rule, learner)
+        if isinstance(self.rule, OnPolicy):
+            learner = self._learner(self.rule.name)
+            assert isinstance(learner, OnPolicyLearner)
+            return Newest(task, discount, self.rule, learner)
         assert isinstance(self.rule, Exploration)
         return ModelBased(self.rule, Kit(task, self.ensemble, self._solver(), discount))
 
@@ -93,7 +111,10 @@ class Settings:
             return BPTT(self.bptt)
         if self.solver == "mpc":
             return MPC(self.mpc)
-        return Dyna(self.dyna, LEARNERS[self.learner](getattr(self, part_of(self.learner))))
+        return Dyna(self.dyna, self._learner(self.learner))
+
+    def _learner(self, name: str) -> OffPolicyLearner | OnPolicyLearner:
+        return LEARNERS[name](getattr(self, part_of(name)))
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -209,6 +230,39 @@ _MODEL_FREE: dict[str, dict[str, dict[str, Any]]] = {
             "temperature": 1.0,
             "holds": "entropy",
             "polyak": 0.005,
+        },
+    },
+    # Abdolmaleki et al. 2018 (arXiv:1806.06920), appendix; batch, rates of targets and layers as for SAC.
+    "mpo": {
+        "loop": {"noise": "white"},
+        "rule": {"batch": 256, "ratio": 1.0},
+        "mpo": {
+            "hidden": (256, 256),
+            "critic": "pooled",
+            "learning_rate": 3e-4,
+            "polyak": 0.005,
+            "samples": 20,
+            "period": 100,
+            "kl": 0.1,
+            "mean_kl": 0.1,
+            "deviation_kl": 1e-4,
+            "deviation": 0.1,
+        },
+    },
+    # Schulman et al. 2017 (arXiv:1707.06347), table 3, for MuJoCo; gradients and annealing as in OpenAI's baselines.
+    "ppo": {
+        "loop": {"noise": "white"},
+        "rule": {"steps": 2048, "annealed": 1e6},
+        "ppo": {
+            "hidden": (64, 64),
+            "critic": "pooled",
+            "learning_rate": 3e-4,
+            "epochs": 10,
+            "minibatches": 32,
+            "clip": 0.2,
+            "trace": 0.95,
+            "gradient": 0.5,
+            "noise": "learned",
         },
     },
 }
