@@ -232,14 +232,15 @@ _MODEL_FREE: dict[str, dict[str, dict[str, Any]]] = {
             "polyak": 0.005,
         },
     },
-    # Abdolmaleki et al. 2018 (arXiv:1806.06920), appendix; batch, rates of targets and layers as for SAC.
+    # Abdolmaleki et al. 2018 (arXiv:1806.06920), appendix: bounds, samples, learning rate and the critics' layers;
+    # batch and period as in Acme (arXiv:2006.00979), the share of the targets as for SAC.
     "mpo": {
         "loop": {"noise": "white"},
         "rule": {"batch": 256, "ratio": 1.0},
         "mpo": {
-            "hidden": (256, 256),
+            "hidden": (200, 200),
             "critic": "pooled",
-            "learning_rate": 3e-4,
+            "learning_rate": 5e-4,
             "polyak": 0.005,
             "samples": 20,
             "period": 100,
