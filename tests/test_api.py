@@ -114,6 +114,20 @@ def test_every_learner_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_
 
 
 @pytest.mark.parametrize(
+    ("kind", "learner"),
+    [(cdpo.MBPO, "sac"), *(pytest.param(each, "trpo", marks=pytest.mark.slow) for each in (cdpo.METRPO, cdpo.SLBO))],
+)
+def test_every_baseline_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_learners, kind, learner):
+    common = {name: tiny[name] for name in ("models", "loop", "ensemble")}
+    made = kind("pendulum-swingup", horizon=20, **common, **tiny_learners[learner])
+    made.learn(episodes=1).save(tmp_path / "kept")
+    loaded = cdpo.load(tmp_path / "kept")
+    assert type(loaded) is kind and loaded.settings.to_json() == made.settings.to_json()
+    assert plain(loaded.learn(episodes=1).records) == plain(made.learn(episodes=1).records)
+    assert np.isfinite(made.records[-1]["pi_critic_loss"])
+
+
+@pytest.mark.parametrize(
     ("call", "word"),
     [
         (lambda: cdpo.CDPO("half-cheeta"), "did you mean 'half-cheetah'"),
@@ -127,6 +141,10 @@ def test_every_learner_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_
         (lambda: cdpo.CDPO("pusher", learner="ppo", sac={"hidden": (3,)}), "makes no use of the settings of sac"),
         (lambda: cdpo.CDPO("pusher", learner="ppo", dyna={"real": 0.1}), "makes no use of dyna's real"),
         (lambda: cdpo.SAC("pusher", learner="ppo"), "sac makes no use of the settings of learner"),
+        (lambda: cdpo.MBPO("pusher", solver="bptt"), "mbpo makes no use of the settings of solver"),
+        (lambda: cdpo.MBPO("pusher", models=9), "mbpo.models must not be above ensemble.heads, 7"),
+        (lambda: cdpo.METRPO("pusher", sac={"hidden": (3,)}), "me-trpo makes no use of the settings of sac"),
+        (lambda: cdpo.METRPO("pusher", dyna={"real": 0.1}), "trpo learns from the newest rollouts alone"),
         (lambda: cdpo.CDPO("pusher").planner(), "no model was fitted yet"),
         (lambda: cdpo.SAC("pusher").planner(), "sac learns without a model"),
         (lambda: cdpo.CDPO("pusher", preset="papers"), "did you mean 'paper'"),

@@ -118,6 +118,14 @@ MISTAKES = {
     "train inverted-pendulum --agent sac --dyna.horizon 3": "--dyna says nothing to --agent sac",
     "train inverted-pendulum --replay.batch 3": "--replay says nothing to --agent cdpo",
     "train inverted-pendulum --agent sac --replay.batch 0": "replay.batch must be at least 1",
+    "train pusher --agent mbpo --solver mpc": "--solver says nothing to --agent mbpo",
+    "train pusher --agent mbpo --learner ppo": "--learner says nothing to --agent mbpo",
+    "train pusher --agent mbpo --mbpo.grown 3": "mbpo.grown must be above mbpo.growing, 20, not 3",
+    "train pusher --agent me-trpo --sac.polyak 0.5": "--sac says nothing to --agent me-trpo",
+    "train pusher --agent me-trpo --dyna.real 0.5": "--dyna.real says nothing to --agent me-trpo; leave it out",
+    "train pusher --agent me-trpo --me-trpo.share 2": "me_trpo.share must be in (0, 1], not 2",
+    "train pusher --agent slbo --slbo.turns 0": "slbo.turns must be at least 1, not 0",
+    "train pusher --agent slbo --ensemble.likelihood gaussian": "ensemble.unrolled must be 0 for gaussian heads, not 2",
     "train inverted-pendulum --agent sacc": "did you mean 'sac'?",
     "train inverted-pendulum --agent ppo --newest.steps 0": "newest.steps must be at least 1",
     "train inverted-pendulum --agent ppo --replay.batch 3": "--replay says nothing to --agent ppo",
@@ -292,6 +300,7 @@ def test_help_without_a_task_says_where_settings_come_from(monkeypatch):
         "pusher --solver bptt",
         "pusher --learner actor-critic",
         "inverted-pendulum --solver mpc",
+        "half-cheetah --agent mbpo",
     ],
 )
 def test_help_beside_a_task_shows_what_would_be_run(monkeypatch, words):

@@ -98,9 +98,10 @@ def test_every_number_of_an_agent_is_a_leaf_but_those_that_decide_on_shapes():
 
 
 @dataclass(frozen=True)
-class Ranged(Told, zero=("may_be_none", "part_or_none"), shares=("part_or_none", "some")):
+class Ranged(Told, zero=("may_be_none", "part_or_none", "few"), shares=("part_or_none", "some")):
     part: ClassVar[str] = "ranged"
     count: int = 1
+    few: int = 0
     sizes: tuple[int, ...] = (1,)
     rate: float = 1.0
     may_be_none: float = 0.0
@@ -113,6 +114,7 @@ class Ranged(Told, zero=("may_be_none", "part_or_none"), shares=("part_or_none",
     ("wrong", "told"),
     [
         ({"count": 0}, "ranged.count must be at least 1, not 0"),
+        ({"few": -1}, "ranged.few must be at least 0, not -1"),
         ({"sizes": (3, 0)}, r"ranged.sizes must hold sizes of at least 1, not \(3, 0\)"),
         ({"rate": 0.0}, "ranged.rate must be above 0, not 0"),
         ({"rate": float("nan")}, "ranged.rate must be above 0, not nan"),

@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from cdpo import tabular as tabular
     from cdpo.api import CDPO as CDPO
     from cdpo.api import HUCRL as HUCRL
+    from cdpo.api import MBPO as MBPO
+    from cdpo.api import METRPO as METRPO
     from cdpo.api import MPO as MPO
     from cdpo.api import PPO as PPO
     from cdpo.api import PSRL as PSRL
     from cdpo.api import SAC as SAC
+    from cdpo.api import SLBO as SLBO
     from cdpo.api import Greedy as Greedy
     from cdpo.api import load as load
 
@@ -22,9 +25,24 @@ try:
 except PackageNotFoundError:  # run from the sources, without an install
     __version__ = "0+unknown"
 
-_AGENTS = ("CDPO", "HUCRL", "MPO", "PPO", "PSRL", "SAC", "Greedy", "load")
+_AGENTS = ("CDPO", "HUCRL", "MBPO", "METRPO", "MPO", "PPO", "PSRL", "SAC", "SLBO", "Greedy", "load")
 
-__all__ = ["CDPO", "HUCRL", "MPO", "PPO", "PSRL", "SAC", "Greedy", "__version__", "load", "tabular", "tasks"]
+__all__ = [
+    "CDPO",
+    "HUCRL",
+    "MBPO",
+    "METRPO",
+    "MPO",
+    "PPO",
+    "PSRL",
+    "SAC",
+    "SLBO",
+    "Greedy",
+    "__version__",
+    "load",
+    "tabular",
+    "tasks",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from cdpo.tasks import Task, find_task
 from cdpo.training.collect import evaluation
 from cdpo.training.loop import Record, Trainer
 from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, summarise
-from cdpo.training.settings import PARTS, Settings, idle_options, parts_of, preset
+from cdpo.training.settings import PARTS, Settings, idle_options, learner_of, parts_of, preset
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 _LARGEST_SEED = 2**31 - 1
@@ -298,6 +298,24 @@ class Greedy(DeepAgent):
     rule = "greedy"
 
 
+class MBPO(DeepAgent):
+    """Model-based policy optimisation."""
+
+    rule = "mbpo"
+
+
+class METRPO(DeepAgent):
+    """Model-ensemble TRPO."""
+
+    rule = "me-trpo"
+
+
+class SLBO(DeepAgent):
+    """Stochastic lower bound optimisation."""
+
+    rule = "slbo"
+
+
 class SAC(DeepAgent):
     """Soft actor-critic."""
 
@@ -316,7 +334,9 @@ class PPO(DeepAgent):
     rule = "ppo"
 
 
-AGENTS: dict[str, type[DeepAgent]] = {agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy, SAC, MPO, PPO)}
+AGENTS: dict[str, type[DeepAgent]] = {
+    agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy, MBPO, METRPO, SLBO, SAC, MPO, PPO)
+}
 
 
 def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> DeepAgent:
@@ -373,8 +393,8 @@ def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) ->
     used = parts_of(type(settings.rule), changes.get("solver", settings.solver), learner)
     for part in set(changes) & set(PARTS) - set(used):
         raise UserError(f"{rule} makes no use of the settings of {part} here (it has: {', '.join(used)})")
-    for option in set(changes.get("dyna", ())) & set(idle_options(used, learner)):
-        raise UserError(f"{learner} learns from the newest rollouts alone and makes no use of dyna's {option}")
+    for option in set(changes.get("dyna", ())) & set(idle_options(used)):
+        raise UserError(f"{learner_of(used)} learns from the newest rollouts alone and makes no use of dyna's {option}")
     parts = set(used)
     own = {name: value for name, value in changes.items() if name not in parts}
     return settings.changed(rule=own, **{name: value for name, value in changes.items() if name in parts})

@@ -46,7 +46,8 @@ class Told:
     def _asked(self, field: dataclasses.Field[Any], value: Any) -> str | None:
         """What is asked of a field, if its value is not that."""
         if field.type is int:
-            return None if value >= 1 else "be at least 1"
+            least = 0 if field.name in self._zero else 1
+            return None if value >= least else f"be at least {least}"
         if field.type == tuple[int, ...]:
             return None if all(size >= 1 for size in value) else "hold sizes of at least 1"
         if field.type is not float:

@@ -77,7 +77,7 @@ def test_posterior_sampling_plans_on_one_draw_as_it_is():
 
     box = jnp.asarray(TASK.broad[1])
     starts = Starts(jnp.zeros((1, 3)), replay, -box, box, jnp.ones(3))
-    PSRL(models=2).improve(mind.policy, Notebook(agent.kit, mind, starts, jnp.ones((), jnp.int32), KEY))
+    PSRL(models=2).improve(mind.policy, Notebook(agent.kit, mind, starts, jnp.ones((), jnp.int32), KEY, KEY))
     [models] = asked
     [head] = np.unique(models.heads)
     ensemble = mind.belief.ensemble

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy, Kit, ModelBased
+from cdpo.agents import CDPO, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, Kit, ModelBased
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
@@ -43,7 +43,8 @@ def tiny(rule):
     """An agent that learns little, in large steps, so that the trust region is reached."""
     ensemble = EnsembleSettings(heads=HEADS, hidden=HIDDEN, steps=20, check=10, batch=16, held_out=0.2, test=0.1)
     dyna = DynaSettings(rounds=2, updates=3, particles=4, horizon=3, returns=2, batch=8)
-    return ModelBased(rule, Kit(TASK, ensemble, Dyna(dyna, SAC(SACSettings(hidden=HIDDEN, learning_rate=0.02))), 0.8))
+    solver = rule.solver(Dyna(dyna, SAC(SACSettings(hidden=HIDDEN, learning_rate=0.02))))
+    return ModelBased(rule, Kit(TASK, ensemble, solver, 0.8))
 
 
 @cache
@@ -62,8 +63,9 @@ def newborn(kind):
 def begun(rule):
     """The agent of a rule, and its mind before any data."""
     kind = "hucrl" if rule.name == "hucrl" else "any"
-    mind = newborn(kind)
-    return dataclasses.replace(agent_for(kind), rule=rule), mind._replace(memory=rule.begin(mind.belief))
+    mind, agent = newborn(kind), agent_for(kind)
+    kit = dataclasses.replace(agent.kit, solver=rule.solver(agent.kit.solver))
+    return dataclasses.replace(agent, rule=rule, kit=kit), mind._replace(memory=rule.begin(mind.belief))
 
 
 @cache
@@ -109,6 +111,8 @@ class Notebook:
         self.memory = memory
         self.iteration = jnp.asarray(iteration, jnp.int32)
         self.asked = []
+        self.metrics = {}
+        self.horizon = 7
 
     def fold(self, number):
         return jax.random.fold_in(KEY, number)
@@ -116,6 +120,11 @@ class Notebook:
     def solve(self, policy, models, trust=None, *, as_):
         self.asked.append((as_, policy, models, trust))
         return eqx.tree_at(lambda p: p.net.biases[-1], policy, policy.net.biases[-1] + 1)
+
+    def fit(self, policy):
+        self.asked.append(("fit", policy, None, None))
+        self.belief = eqx.tree_at(lambda b: b.ensemble.fits, self.belief, self.belief.ensemble.fits + 1)
+        return policy
 
     def look(self, policy, model):
         return Outlook(jnp.zeros(()), jnp.arange(24.0).reshape(3, 4, 2))
@@ -175,6 +184,52 @@ def test_hucrl_plans_on_the_reference_and_a_choice_within_beta():
     assert models.optimism == 2
     assert start.actions == 3  # the torque, and a choice for each dimension
     np.testing.assert_allclose(steps_of(models)[0], member(models.belief, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_mbpo_plans_on_the_heads_that_did_best_on_held_out_rows_as_they_are():
+    rule = MBPO(models=MODELS)
+    _, mind = begun(rule)
+    lost = jnp.array([0.0, 0.3, 0.1, 0.2])  # the reference is none of them
+    belief = eqx.tree_at(lambda b: b.ensemble.held_out, mind.belief, lost)
+    belief = eqx.tree_at(lambda b: b.calibration.scale, belief, jnp.full(2, 9.0))
+    bench = Notebook(belief)
+    plan = rule.improve(mind.policy, bench)
+    [(name, start, models, trust)] = bench.asked
+    assert (name, trust, models.switching) == ("pi", None, True)
+    same(start, mind.policy)
+    same(plan.policy, plan.reference)
+    for number, head in enumerate((2, 3)):
+        alone = steps_of(models.only(number))
+        np.testing.assert_allclose(alone[0], member(belief, head), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(steps_of(plan.model)[0], member(belief, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_mbpo_lengthens_its_rollouts_by_a_schedule():
+    rule = MBPO(models=MODELS, length=2, growing=3, grown=13)
+    lengths = [asked(rule, iteration)[0][0][2].reach for iteration in (1, 3, 4, 5, 8, 12, 13, 99)]
+    assert lengths == [2, 2, 2, 3, 4, 6, 7, 7]  # of the 7 that the bench has
+
+
+def test_me_trpo_plans_on_the_heads_as_they_are_each_step_under_one_of_them():
+    [(name, _, models, trust)], _, plan = asked(METRPO(models=HEADS))
+    assert (name, trust, models.switching, models.reach) == ("pi", None, True, None)
+    for number in range(HEADS):
+        alone = steps_of(models.only(number))
+        np.testing.assert_allclose(alone[0], member(models.belief, 1 + number), rtol=1e-5, atol=1e-5)
+    same(plan.policy, plan.reference)
+
+
+def test_slbo_takes_turns_of_fitting_the_reference_and_optimising_on_it():
+    requests, policy, plan = asked(SLBO(models=MODELS, turns=3))
+    assert [request[0] for request in requests] == ["pi", "fit", "pi", "fit", "pi"]
+    same(requests[0][1], policy)
+    for number, (name, _, models, trust) in enumerate(requests):
+        if name == "pi":
+            assert trust is None
+            reference = member(models.belief, 0)
+            np.testing.assert_allclose(steps_of(models), np.stack([reference] * MODELS), rtol=1e-5, atol=1e-5)
+            assert models.belief.ensemble.fits == number // 2
+    assert plan.model.belief.ensemble.fits == 2
 
 
 def test_cdpo_improves_on_the_reference_and_then_near_that_on_different_heads():
@@ -272,6 +327,9 @@ QUICK = [
 SLOW = [  # each compiles programs of its own
     HUCRL(models=MODELS),
     Greedy(models=MODELS),
+    MBPO(models=MODELS, growing=1, grown=3),
+    METRPO(models=MODELS, share=0.1, laps=2),
+    SLBO(models=MODELS, turns=2),
     CDPO(models=MODELS, kl=1e-3, reference="mean"),
     CDPO(models=MODELS, kl=1e-3, reference="average"),
     CDPO(models=MODELS, kl=1e-3, sampling="mix"),
@@ -297,6 +355,7 @@ def test_two_iterations_give_finite_numbers_and_every_metric(rule):
     expected = {"improvement", "value_q", "value_last", "unsettled_reference", "unsettled_sample", "scale"}
     expected |= {"model_steps", "model_held_out_loss", "coverage90_test", "coverage90_test_raw"}
     expected |= {"unsettled_optimistic"} if rule.name == "hucrl" else set()
+    expected |= {"mbpo": {"rollout_length"}, "me-trpo": {"pi_laps", "pi_improved"}}.get(rule.name, set())
     dual = isinstance(rule, CDPO) and rule.update != "referential"
     expected |= {"kl_bound", "kl_spent", "tv_bound", "tv_spent"} if dual else set()
     for told in metrics:
@@ -305,7 +364,9 @@ def test_two_iterations_give_finite_numbers_and_every_metric(rule):
         assert ("kl_spent" in told) == dual
         assert told["improvement"] == pytest.approx(told["value_q"] - told["value_last"], abs=1e-5)
     assert set(metrics[0]) == set(metrics[1])
-    assert np.any(np.asarray(minds[1].policy.net.weights[0] != minds[2].policy.net.weights[0]))
+    # Nothing is paid here: to ME-TRPO no policy is better than the first.
+    moved = np.any(np.asarray(minds[1].policy.net.weights[0] != minds[2].policy.net.weights[0]))
+    assert moved == (rule.name != "me-trpo")
 
 
 @pytest.mark.parametrize("rule", [rule for rule in QUICK if isinstance(rule, CDPO)], ids=described)
@@ -374,6 +435,13 @@ def test_ends_are_believed_once_one_was_seen(row, seen):
     assert agent.kit.fit(mind, replay, KEY, KEY)[0].belief.ends == seen
 
 
+@pytest.mark.slow
+def test_every_turn_of_slbo_fits_the_models_and_the_next_iteration_goes_on_from_there():
+    minds, metrics = learned(SLBO(models=MODELS, turns=2))
+    assert [mind.belief.ensemble.fits for mind in minds] == [0, 2, 4]
+    assert all(told["model_rows"] > 0 for told in metrics)
+
+
 def test_an_iteration_without_referential_update_improves_nothing():
     _, metrics = learned(CDPO(models=MODELS, kl=1e-3, update="conservative"))
     assert [told["improvement"] for told in metrics] == [0, 0]
@@ -387,8 +455,21 @@ def test_every_rule_is_known_by_its_name():
 @pytest.mark.parametrize(
     ("rule", "wrong"),
     [(CDPO, {"kl": 0.0}), (CDPO, {"schedule": "cubic"}), (CDPO, {"update": "both"}), (HUCRL, {"beta": -1.0}),
-     (PSRL, {"models": 0})],
+     (PSRL, {"models": 0}), (MBPO, {"models": 0}), (MBPO, {"length": 0}), (MBPO, {"growing": 0}),
+     (MBPO, {"growing": 5, "grown": 5}), (METRPO, {"share": 0.0}), (METRPO, {"share": 1.1}), (METRPO, {"laps": 0}),
+     (METRPO, {"patience": 0}), (SLBO, {"turns": 0})],
 )  # fmt: skip
 def test_settings_outside_their_range_are_the_users_mistake(rule, wrong):
     with pytest.raises(UserError):
         rule(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("rule", "word"),
+    [(MBPO(models=4), "mbpo.models must not be above ensemble.heads, 3"),
+     (METRPO(models=4), "me_trpo.models must not be above ensemble.heads, 3"),
+     (MBPO(models=2, length=4), "mbpo.length must not be above dyna.horizon, 3")],
+)  # fmt: skip
+def test_what_a_rule_cannot_work_with_is_told_before_it_begins(rule, word):
+    with pytest.raises(UserError, match=word):
+        tiny(rule).begin(HIDDEN, KEY)

@@ -44,6 +44,7 @@ def _linear_ensemble(task, rng, heads=3, *, gaussian=False, inputs=None, targets
         inputs=Normaliser.identity(task.observations) if inputs is None else inputs,
         targets=Normaliser.identity(outputs) if targets is None else targets,
         fits=jnp.ones((), jnp.int32),
+        held_out=jnp.zeros(1 + heads),
         gaussian=gaussian,
         learns_reward=task.reward is None,
         learns_end=task.terminates is None,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, fit, split_rows_of, weighted_loss
+from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, fit, split_rows_of, unrolled_loss, weighted
 from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Replay, Transition
 from cdpo.errors import UserError
@@ -110,6 +110,11 @@ def test_bootstrap_weights_are_poisson_of_mean_one_and_the_references_are_one():
     assert abs(np.corrcoef(weights[:, 1], weights[:, 2])[0, 1]) < 0.06
 
 
+def test_all_heads_may_have_all_rows():
+    chosen = EnsembleSettings(heads=2, data="all")
+    np.testing.assert_array_equal(split_of(some_replay(lambda s, a: s, 1, capacity=64), chosen, KEY).weights, 1)
+
+
 def test_disjoint_splits_give_every_row_to_one_head():
     chosen = EnsembleSettings(heads=4, data="disjoint")
     weights = np.asarray(split_of(some_replay(lambda s, a: s, 1, capacity=1024), chosen, KEY).weights)
@@ -132,6 +137,42 @@ def test_the_loss_is_the_squared_error_of_z_scores(toy, linear_ensemble):
     wanted = (np.asarray(batch.next - batch.observation) - [0.5, -1.0]) / [2.0, 0.5]
     by_hand = np.sum((wanted - outputs_by_hand(ensemble, batch)[1]) ** 2, axis=-1)
     np.testing.assert_allclose(loss_of(ensemble, task, batch), by_hand, rtol=1e-4)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_unrolled_loss_is_the_mean_norm_of_errors_along_a_members_own_predictions(toy, linear_ensemble, known):
+    rng = np.random.default_rng(1)
+    task = toy(2, **({"reward": free, "terminates": never} if known else {}))
+    size = 2 + (not known)
+    targets = random_normaliser(rng, size)
+    ensemble = linear_ensemble(task, rng, heads=1, inputs=random_normaliser(rng, 2), targets=targets)
+    taken = batch_for(task, rng, 3, 2, 4)
+    counts = np.array([[1, 1, 1, 1], [1, 1, 0, 1], [1, 0, 0, 1]], np.float32)[:, None].repeat(2, axis=1)
+    seen = jax.jit(lambda e: unrolled_loss(e, task, taken, jnp.asarray(counts)))(ensemble)
+    deviation, mean = (np.asarray(part, np.float64) for part in (targets.deviation, targets.mean))
+    state, lost = np.asarray(taken.observation[0], np.float64), np.zeros((3, 2, 4))
+    for i in range(3):
+        row = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i], np.float64), taken)
+        said = outputs_by_hand(ensemble, row._replace(observation=state))[1]
+        truth = row.next - row.observation
+        truth = truth if known else np.concatenate([truth, row.reward[..., None]], axis=-1)
+        lost[i] = np.linalg.norm((truth - mean) / deviation - said[..., :size], axis=-1)
+        if not known:
+            odds = said[..., -1]
+            lost[i] += np.log1p(np.exp(odds)) - odds * row.terminated
+        state = state + (said[..., :size] * deviation + mean)[..., :2]
+    np.testing.assert_allclose(seen, np.sum(counts * lost, axis=0) / np.sum(counts, axis=0), rtol=1e-3)
+
+
+def test_an_exact_member_has_a_gradient_by_the_norm(toy, linear_ensemble):
+    task = toy(1, reward=free, terminates=never)
+    ensemble = linear_ensemble(task, np.random.default_rng(0), heads=1)
+    still = eqx.tree_at(lambda e: e.net, ensemble, jax.tree.map(jnp.zeros_like, ensemble.net))
+    taken = jax.tree.map(jnp.zeros_like, batch_for(task, np.random.default_rng(0), 2, 2, 3))
+    slopes = jax.jit(jax.grad(lambda net: jnp.sum(unrolled_loss(
+        eqx.tree_at(lambda e: e.net, still, net), task, taken, jnp.ones((2, 2, 3))
+    ))))(still.net)  # fmt: skip
+    jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf, 0), slopes)
 
 
 def test_the_loss_of_gaussian_heads_is_the_negative_log_likelihood_with_reward_and_end_where_learned(
@@ -157,8 +198,8 @@ def test_the_gradient_is_that_of_finite_differences(toy, linear_ensemble, gaussi
     task = toy(2)
     ensemble = linear_ensemble(task, rng, heads=1, gaussian=gaussian)
     batch, weights = batch_for(task, rng, 2, 4), jnp.asarray(rng.integers(3, size=(2, 4)), jnp.float32)
-    loss = jax.jit(lambda e: weighted_loss(e, task, batch, weights))
-    slopes = eqx.filter_jit(eqx.filter_grad(lambda e: weighted_loss(e, task, batch, weights)))
+    loss = jax.jit(lambda e: weighted(e.loss(task, batch), weights))
+    slopes = eqx.filter_jit(eqx.filter_grad(lambda e: weighted(e.loss(task, batch), weights)))
     gradient = slopes(ensemble).net.weights[0]
     for place in [(0, 0, 0), (0, 2, 1), (1, 1, 2), (1, 2, -1)]:
         nudged = [
@@ -173,7 +214,7 @@ def test_each_heads_gradient_is_that_of_its_own_weighted_least_squares(toy, line
     rng = np.random.default_rng(3)
     task = toy(1, reward=free, terminates=never)
     ensemble = linear_ensemble(task, rng, heads=2)
-    gradient = eqx.filter_jit(eqx.filter_grad(lambda e, b, w: weighted_loss(e, task, b, w)))
+    gradient = eqx.filter_jit(eqx.filter_grad(lambda e, b, w: weighted(e.loss(task, b), w)))
     batch, weights = batch_for(task, rng, 3, 3), rng.integers(1, 4, size=(3, 3)).astype(np.float32)  # B = members
     weights[1, 2] = 0
 
@@ -275,6 +316,25 @@ def test_a_fit_learns_a_linear_system_and_the_next_one_goes_on_from_there(task):
     np.testing.assert_allclose(mean, np.broadcast_to([[[0.1], [-0.1]]], (3, 2, 1)), atol=0.05)
 
 
+def test_a_fit_remembers_what_each_member_lost_on_held_out_rows(task):
+    replay = some_replay(linear)
+    _, split, after, _ = fitted(task, replay)
+    lost = np.mean(loss_of(after, task, replay.transitions(split.spread(1, 512))), axis=-1)
+    np.testing.assert_allclose(after.held_out, lost, rtol=1e-4)
+    assert len(set(lost.tolist())) == after.members
+
+
+def test_a_fit_by_the_unrolled_loss_learns_a_linear_system(task):
+    rng = np.random.default_rng(0)
+    s, a, b = rng.uniform(-1, 1, size=(3, ROWS // 2, 1)).astype(np.float32)
+    then = s + linear(s, a)
+    order = lambda *parts: np.stack(parts, axis=1).reshape(-1, 1)  # noqa: E731, episodes of two steps
+    replay = replay_of(order(s, then), order(a, b), order(then, then + linear(then, b)))
+    before, split, after, _ = fitted(task, replay, chosen=EnsembleSettings(**{**vars(SMALL), "unrolled": 2}))
+    errors = [held_out_loss(each, task, replay, split) for each in (before, after)]
+    assert np.all(errors[1] < 0.1 * errors[0])
+
+
 def test_a_first_fit_learns_as_well_in_any_units_of_the_state(task):
     losses = []
     for unit in (1.0, 0.01, 100.0):
@@ -354,7 +414,9 @@ def test_heads_differ_more_where_there_are_no_data(task, data):
         {"held_out": 0.0},
         {"held_out": 0.6, "test": 0.4},
         {"likelihood": "poisson"},
-        {"data": "all"},
+        {"data": "some"},
+        {"unrolled": -1},
+        {"unrolled": 2, "likelihood": "gaussian"},
     ],
 )
 def test_settings_outside_their_range_are_the_users_mistake(wrong):

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.dynamics.models import optimistic_model, reference_model, sampled_models, unscaled
+from cdpo.dynamics.models import member_models, optimistic_model, reference_model, sampled_models, unscaled
 from cdpo.dynamics.networks import Normaliser
 
 HEADS, D, B = 3, 2, 4
@@ -180,6 +180,46 @@ def test_gaussian_members_add_their_calibrated_noise_and_deterministic_ones_noth
     np.testing.assert_allclose(taken.mean(0), expected[0], atol=0.1 * taken.std(0).max())
     calm = [step(reference_model(belief, 1), observation, action, jax.random.key(k)).next for k in (0, 1)]
     np.testing.assert_array_equal(*calm)
+
+
+def test_every_step_has_a_member_that_is_drawn_for_it_each_serving_as_many_rows(belief):
+    models = member_models(belief, jnp.array([3, 1]))
+    observation, action = (np.tile(part[:, :1], (2, B, 1)) for part in inputs(1))  # all rows are alike
+    said = [member_says(belief, member, observation[0, 0], action[0, 0]) for member in (1, 3)]
+    served = np.zeros((200, 2 * B), int)
+    for number, key in enumerate(jax.random.split(KEY, 200)):
+        following = np.asarray(step(models, observation, action, key).next).reshape(2 * B, D)
+        served[number] = [np.argmin([np.abs(row - each).max() for each in said]) for row in following]
+        np.testing.assert_allclose(following, np.array(said)[served[number]], rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(served.sum(axis=1), B)
+    np.testing.assert_allclose(served.mean(axis=0), 0.5, atol=0.12)  # whichever place a row has
+
+
+def test_a_row_keeps_its_place_whoever_serves_it(belief):
+    models = member_models(belief, jnp.array([3, 1]))
+    observation, action = inputs(2)
+    taken = step(models, observation, action, KEY)
+    said = np.stack([member_says(belief, member, observation, action) for member in (1, 3)])
+    apart = np.abs(said - np.asarray(taken.next)).max(axis=-1).min(axis=0)  # to the nearer of both, in each place
+    np.testing.assert_allclose(apart, 0, atol=1e-3)
+    real = -2 + 3 * (action[..., 0] + 1)
+    np.testing.assert_allclose(taken.reward, real + 10 * taken.next[..., 0], rtol=1e-5)
+
+
+def test_members_have_noise_of_their_own(toy, linear_ensemble, believe):
+    task = toy(D, reward=first_action, terminates=large_action)
+    ensemble = linear_ensemble(task, np.random.default_rng(2), HEADS, gaussian=True, targets=TARGETS)
+    observation, action = (np.repeat(part[:, :1], 4000, axis=1) for part in inputs(1))
+    models = member_models(believe(task, ensemble, noise=1.0), jnp.array([2]))
+    taken = np.asarray(step(models, observation, action, KEY).next[0])
+    deviation = np.asarray(ensemble.read(ensemble.net(jnp.concatenate([observation, action], -1))).deviation[2, 0])
+    np.testing.assert_allclose(taken.std(0), deviation * np.asarray(TARGETS.deviation), rtol=0.05)
+
+
+def test_one_of_some_members_alone(belief):
+    observation, action = inputs(1)
+    following = step(member_models(belief, jnp.array([3, 1])).only(1), observation, action, KEY).next
+    np.testing.assert_allclose(following, member_says(belief, 1, observation, action), rtol=1e-4, atol=1e-3)
 
 
 def test_one_of_the_models_alone_and_the_first_repeated(belief):

@@ -34,6 +34,29 @@ def test_rows_are_kept_in_order_and_padding_is_overwritten():
     np.testing.assert_array_equal(replay.rows[:8], rows(0, 8))
 
 
+def test_a_run_goes_on_to_the_end_of_its_episode_and_among_the_rows_that_it_may_use():
+    states = np.array([0, 1, 2, 3, 10, 11, 20, 21, 22, 23], np.float32)[:, None] * np.ones(D, np.float32)
+    kept = np.zeros((12, WIDTH), np.float32)
+    kept[:10, :D], kept[:10, D + M + 1 : -1] = states, states + 1
+    kept[3, -1] = 1.0  # the first episode ends, the second is cut off; what follows begins elsewhere
+    replay = Replay(jnp.asarray(kept), jnp.asarray(10), D, M)
+    among = jnp.ones(12, bool).at[8].set(False)
+    index = jnp.array([[0, 2, 3], [5, 6, 9]])
+    taken, counts = jax.jit(lambda r: r.runs(index, 3, among))(replay)
+    expected = [[[1, 1, 1], [1, 1, 0], [1, 0, 0]], [[1, 0, 0], [1, 1, 0], [1, 0, 0]]]
+    np.testing.assert_array_equal(np.moveaxis(np.asarray(counts), 0, -1), expected)
+    np.testing.assert_array_equal(taken.observation[0], states[np.asarray(index)])
+    np.testing.assert_array_equal(taken.observation[:, 0, 0, 0], [0, 1, 2])
+    np.testing.assert_array_equal(taken.next[0], taken.observation[0] + 1)
+
+
+def test_a_start_where_an_end_was_is_no_run():
+    kept = np.zeros((3, WIDTH), np.float32)
+    kept[0, -1] = 1.0  # ends where the next episode begins
+    counts = Replay(jnp.asarray(kept), jnp.asarray(3), D, M).runs(jnp.arange(2), 2, jnp.ones(3, bool))[1]
+    np.testing.assert_array_equal(counts, [[1, 1], [0, 1]])
+
+
 def test_rows_are_observation_action_reward_next_and_end():
     one = filled(3, 4).transitions(jnp.array([2]))
     expected = rows(2, 1)[0]

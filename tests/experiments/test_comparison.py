@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
-from cdpo.agents import CDPO, HUCRL, PSRL, Greedy
+from cdpo.agents import CDPO, HUCRL, MBPO, METRPO, PSRL, SLBO, Greedy
 from cdpo.experiments import comparison
 from cdpo.experiments.comparison import draw_comparison, episode_curve, improvement_rows, learning_curve, step_rows
 from cdpo.experiments.training import COVERAGE, evaluations, held, ledger
@@ -56,7 +56,15 @@ def test_a_ledger_by_hand():
 
 @pytest.mark.parametrize(
     ("rule", "key"),
-    [(Greedy(), "reference"), (CDPO(), "reference"), (PSRL(), "sample"), (HUCRL(), "optimistic")],
+    [
+        (Greedy(), "reference"),
+        (CDPO(), "reference"),
+        (PSRL(), "sample"),
+        (MBPO(), "sample"),
+        (METRPO(), "sample"),
+        (SLBO(), "reference"),
+        (HUCRL(), "optimistic"),
+    ],
 )
 def test_a_rules_own_planning_model_is_the_one_that_counts(rule, key):
     moved = {"unsettled_reference": [9.0, 1.0], "unsettled_sample": [9.0, 2.0], "unsettled_optimistic": [9.0, 3.0]}

@@ -37,9 +37,8 @@ def _belief(task, changes):
     weights = jnp.asarray(changes, jnp.float32)
     size = task.observations
     net = MLP((weights,), (jnp.zeros((len(weights), size)),), "swish", False)
-    ensemble = Ensemble(
-        net, Normaliser.identity(size), Normaliser.identity(size), jnp.ones((), jnp.int32), False, False, False
-    )
+    still, fits, losses = Normaliser.identity(size), jnp.ones((), jnp.int32), jnp.zeros(len(weights))
+    ensemble = Ensemble(net, still, still, fits, losses, False, False, False)
     wide = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, size))
     calibration = Calibration(jnp.ones(size), jnp.zeros(size))
     return Belief(ensemble, calibration, wide, jnp.array([-1e3, 1e3]), jnp.array(True), task)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.dynamics.models import optimistic_model, reference_model, sampled_models
+from cdpo.dynamics.models import member_models, optimistic_model, reference_model, sampled_models
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust, step_back
 from cdpo.solvers.dyna import Dyna, DynaSettings
@@ -16,6 +16,10 @@ back = eqx.filter_jit(step_back)
 
 def one(observation, action, following):
     return jnp.ones(observation.shape[:-1])
+
+
+def state(observation, action, following):
+    return following[..., 0]
 
 
 def changed(settings, **changes):
@@ -121,6 +125,30 @@ def test_a_learner_sees_of_each_model_its_own_rollouts_and_nothing_that_was_not_
     expected = np.where(np.asarray(models.heads)[:, 0] == 1, 2.0, 4.0)
     np.testing.assert_allclose(seen["ratio"], np.tile(expected, (2, 1)), rtol=1e-5)
     np.testing.assert_array_equal(seen["reward"], 1)  # an empty place would show a zero
+
+
+def test_nothing_past_the_reach_of_the_models_is_learned_from_and_every_reach_is_the_same_program(
+    linear_task, linear_belief, some_policy, starts_at
+):
+    task = linear_task(state)
+    belief = linear_belief(task, [[[1.0], [0.0]]] * 3)  # s' = 2 s: 1, 2, 4, 8
+    policy, traced = some_policy(task), []
+
+    @jax.jit
+    def seen(reach):
+        traced.append(reach)
+        models = member_models(belief, jnp.array([1, 2]), reach)
+        dyna = Dyna(changed(TINY, updates=20), Spy(state=lambda b: b.observation, reward=lambda b: b.reward))
+        objective = Objective(1.0, Trust.off(policy, 4))
+        state = dyna.begin(policy, 2, KEY)
+        return dyna(policy, models, objective, starts=starts_at([[1.0]]), state=state, key=KEY)[1:]
+
+    for reach, states, rewards, mean in ((1, [1, 1], [2, 2], 2), (2, [1, 2], [4, 6], 5), (3, [1, 4], [6, 12], 26 / 3)):
+        told, metrics = seen(jnp.asarray(reach))
+        np.testing.assert_allclose(told["state"], np.tile(np.array([states]).T, 2))
+        np.testing.assert_allclose(told["reward"], np.tile(np.array([rewards]).T, 2))  # sums of up to two steps
+        assert metrics["imagined_return"] == pytest.approx(mean)
+    assert len(traced) == 1
 
 
 def test_a_learner_is_told_that_a_problem_begins_before_its_first_update(

@@ -1,5 +1,6 @@
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -43,14 +44,24 @@ def by_hand(taken, steps, discount):
 
 
 @settings(derandomize=True, max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10**6), steps=st.sampled_from([1, 3, 9]), ending=st.sampled_from([0.0, 0.3, 1.0]))
-def test_returns_reach_some_steps_ahead_but_not_past_an_end_or_the_last_step(seed, steps, ending):
+@given(
+    seed=st.integers(0, 10**6),
+    steps=st.sampled_from([1, 3, 9]),
+    ending=st.sampled_from([0.0, 0.3, 1.0]),
+    length=st.sampled_from([1, 4, 6]),
+)
+def test_returns_reach_some_steps_ahead_but_not_past_an_end_or_the_last_step(seed, steps, ending, length):
     rng = np.random.default_rng(seed)
     draw = lambda *tail: rng.normal(size=(6, 4, *tail)).astype(np.float32)  # noqa: E731
     taken = Transition(draw(2), draw(1), draw(), draw(2), (rng.random((6, 4)) < ending).astype(np.float32))
     seen = sums(taken, steps, 0.9)
     for part, expected in zip((seen.reward, seen.next, seen.discount), by_hand(taken, steps, 0.9), strict=True):
         np.testing.assert_allclose(part, expected, rtol=1e-4, atol=1e-5)
+    short = jax.tree.map(lambda part: part[:length], taken)
+    seen = jax.tree.map(lambda part: part[:length], sums(taken, steps, 0.9, jnp.asarray(length)))
+    for part, expected in zip((seen.reward, seen.next, seen.discount), by_hand(short, steps, 0.9), strict=True):
+        np.testing.assert_allclose(part, expected, rtol=1e-4, atol=1e-5)
+    taken = short
     np.testing.assert_array_equal(seen.observation, taken.observation)
     np.testing.assert_array_equal(seen.action, taken.action)
 

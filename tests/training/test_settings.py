@@ -75,6 +75,41 @@ def test_agents_without_a_model_have_the_settings_of_their_authors_whatever_the_
     assert ppo.loop.noise == mpo.loop.noise == "white"
 
 
+def test_mbpo_has_the_settings_of_its_authors_and_on_half_cheetah_the_budget_of_cdpo():
+    ours, theirs = (preset(name, TASKS["half-cheetah"], "mbpo") for name in PRESETS)
+    for settings in (ours, theirs):
+        assert (settings.ensemble.heads, settings.rule.models, settings.ensemble.likelihood) == (7, 5, "gaussian")
+        assert (settings.dyna.horizon, settings.dyna.real, settings.sac.critic) == (1, 0.05, "pooled")
+        assert settings.starts is settings.dyna and (settings.dyna.initial, settings.dyna.broad) == (0, 0)
+        assert settings.ensemble.hidden == (200,) * 4 and settings.sac.hidden == (256, 256)
+    cdpo = preset("default", TASKS["half-cheetah"]).dyna
+    assert ours.dyna.rounds * ours.dyna.updates == 2 * cdpo.rounds * cdpo.updates == 5000
+    assert ours.dyna.particles * ours.dyna.horizon == cdpo.particles * cdpo.horizon
+    assert theirs.dyna.rounds * theirs.dyna.updates == 40 * 1000  # updates for a thousand steps
+    assert theirs.dyna.rounds * theirs.dyna.particles * theirs.rule.models == 400 * 1000
+
+
+def test_me_trpo_has_the_settings_of_its_authors():
+    ours, theirs = (preset(name, TASKS["half-cheetah"], "me-trpo") for name in PRESETS)
+    for settings in (ours, theirs):
+        assert (settings.rule.models, settings.ensemble.heads, settings.rule.share) == (5, 5, 0.7)
+        assert (settings.ensemble.data, settings.ensemble.likelihood) == ("all", "deterministic")
+        assert (settings.dyna.rounds, settings.dyna.initial, settings.trpo.kl) == (5, 1.0, 0.01)
+        assert settings.dyna.horizon == 100
+    assert theirs.hidden == (32, 32) and theirs.ensemble.hidden == (1024, 1024)
+    assert theirs.dyna.particles * 100 * theirs.rule.models == 50_000
+    assert (ours.dyna.particles, preset("default", TASKS["inverted-pendulum"], "me-trpo").dyna.particles) == (25, 12)
+
+
+def test_slbo_has_the_settings_of_its_authors():
+    ours, theirs = (preset(name, TASKS["half-cheetah"], "slbo") for name in PRESETS)
+    for settings in (ours, theirs):
+        assert (settings.ensemble.unrolled, settings.ensemble.likelihood) == (2, "deterministic")
+        assert (settings.dyna.initial, settings.trpo.kl, settings.parts) == (1.0, 0.01, settings.rule.uses)
+    assert (theirs.rule.turns, theirs.ensemble.steps, theirs.dyna.rounds) == (20, 100, 40)
+    assert theirs.rule.models * theirs.dyna.particles * theirs.dyna.horizon == 4000
+
+
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(UserError, match="did you mean 'default'"):
         preset("defalt", TASKS["pusher"])

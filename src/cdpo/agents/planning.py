@@ -7,7 +7,6 @@
 `learn` is pure. Seeds are mapped over it from outside.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,15 +24,15 @@ from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, chosen, fit, spli
 from cdpo.dynamics.linear import fit_linear
 from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
 from cdpo.dynamics.replay import Replay
+from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Solver, Starts, Trust
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.rollouts import Outlook, look_ahead
+from cdpo.solvers.rollouts import Outlook, foresight, look_ahead
 from cdpo.tasks import Task
 
 JUDGED = 512  # states at which models and policies are compared
 _VISITED = 8192  # states that stand for the visitation of a policy; with few, the trust region is learned by heart
 _PARTICLES = 128  # rollouts behind them
-_NEGLIGIBLE = 0.05  # discounted weight at which imagined episodes are cut
 
 # On a GPU, tuning kernels of its own for every small product takes XLA minutes; the vendor's are ready at once.
 _program = partial(jax.jit, compiler_options={"xla_gpu_enable_triton_gemm": False})
@@ -71,6 +70,20 @@ class Exploration(Rule):
     models: int = 5
     """Models that are planned on at once, with a critic each; where a rule plans on one, all are that one."""
 
+    def check(self, kit: "Kit") -> None:
+        """Reject what the rule cannot work with."""
+
+    def check_heads(self, kit: "Kit") -> None:
+        """Reject fewer heads than models, for rules that plan on different ones."""
+        if self.models > kit.ensemble.heads:
+            raise UserError(
+                f"{self.part}.models must not be above ensemble.heads, {kit.ensemble.heads}, not {self.models}"
+            )
+
+    def solver(self, solver: Solver) -> Solver:
+        """What the rule solves by, made of the solver that it was given."""
+        return solver
+
     def extra(self, task: Task) -> int:
         """Parts of a policy's action beyond those of the environment."""
         return 0
@@ -91,22 +104,31 @@ class Exploration(Rule):
 class Bench:
     """What a rule works with in one iteration: the belief, the solver and sources of randomness."""
 
-    def __init__(self, kit: "Kit", mind: ModelMind, starts: Starts, iteration: Array, key: Array) -> None:
+    def __init__(
+        self, kit: "Kit", mind: ModelMind, starts: Starts, iteration: Array, key: Array, split_key: Array
+    ) -> None:
         """At iteration t = 1, 2, ..., of one seed."""
         self.belief = mind.belief
         self.memory = mind.memory
+        self.fit_state = mind.fit_state
         self.iteration = iteration
         self.key = key
         self.metrics: Metrics = {}
         self._kit = kit
         self._starts = starts
         self._state = mind.solver_state
-        self._solved = 0
+        self._split_key = split_key
+        self._solved = self._fitted = 0
 
     @property
     def state(self) -> Any:
         """The solver's, after all updates so far."""
         return self._state
+
+    @property
+    def horizon(self) -> int:
+        """Steps of the solver's rollouts."""
+        return int(self._kit.solver.settings.horizon)
 
     def fold(self, number: int) -> Array:
         """An independent key."""
@@ -121,6 +143,15 @@ class Bench:
         )
         self.metrics |= {f"{as_}_{name}": value for name, value in metrics.items()}
         return policy
+
+    def fit(self, policy: Policy) -> Policy:
+        """Go on fitting the models to the data of the iteration; the policy as it was."""
+        self._fitted += 1
+        mind = ModelMind(self.belief, self.fit_state, policy, self._state, self.memory)
+        mind, metrics = self._kit.fit(mind, self._starts.visited, self._split_key, self.fold(1000 + self._fitted))
+        self.belief, self.fit_state, self._state = mind.belief, mind.fit_state, mind.solver_state
+        self.metrics |= metrics
+        return mind.policy
 
     def look(self, policy: Policy, model: ModelSet) -> Outlook:
         """The policy's value under the first of the models, and three sets of states that it visits there.
@@ -137,12 +168,6 @@ class Kit(eqx.Module):
     ensemble: EnsembleSettings
     solver: Solver
     discount: float = eqx.field(static=True)
-
-    @property
-    def horizon(self) -> int:
-        """Steps after which the rest of an imagined episode hardly counts."""
-        steps = math.log(_NEGLIGIBLE) / math.log(self.discount) if self.discount > 0 else 1
-        return max(1, min(int(steps), self.task.horizon))
 
     def broad(self, belief: Belief) -> tuple[Array, Array]:
         """The box of broadly drawn starts: the task's, or the range of what was seen."""
@@ -204,7 +229,7 @@ class Kit(eqx.Module):
             starts,
             key,
             discount=self.discount,
-            horizon=self.horizon,
+            horizon=foresight(self.task, self.discount),
             particles=3 * _PARTICLES,
             sets=3,
             states=_VISITED,
@@ -257,6 +282,7 @@ class ModelBased(Agent):
     def begin(self, hidden: tuple[int, ...], key: Array) -> ModelMind:
         """Before any data."""
         kit, task = self.kit, self.kit.task
+        self.rule.check(kit)
         ensemble = Ensemble.create(task, kit.ensemble, jax.random.fold_in(key, 0))
         outputs = ensemble.targets.mean.shape[0]
         calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
@@ -277,9 +303,9 @@ class ModelBased(Agent):
         before = mind
         mind, metrics = self.kit.fit(mind, replay, split_key, jax.random.fold_in(now, 0))
         starts = eqx.tree_at(lambda s: (s.visited, s.low, s.high), starts, (replay, *self.kit.broad(mind.belief)))
-        bench = Bench(self.kit, mind, starts, iteration, jax.random.fold_in(now, 1))
+        bench = Bench(self.kit, mind, starts, iteration, jax.random.fold_in(now, 1), split_key)
         plan = self.rule.improve(mind.policy, bench)
-        after = ModelMind(mind.belief, mind.fit_state, plan.policy, bench.state, plan.memory)
+        after = ModelMind(bench.belief, bench.fit_state, plan.policy, bench.state, plan.memory)
         ledger = self._ledger(mind.policy, plan, bench)
         optimistic = [self.rule.optimistic(each.belief) for each in (before, after)]
         settled = self.kit.compare(before, after, optimistic, replay, jax.random.fold_in(now, 2))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from cdpo.agents import CDPO, HUCRL, PSRL, RULES, Greedy, OffPolicy, OnPolicy, Rule
+from cdpo.agents import CDPO, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, OffPolicy, OnPolicy, Rule
 from cdpo.api import Seed, load, returns_note, run_config, seed_numbers, settings_of, task_of
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
@@ -47,7 +47,7 @@ class Train:
     """A task of the paper (inverted-pendulum, cartpole-swingup, pendulum-swingup, pendulum-swingup-0.1,
     pendulum-swingup-0.2, pusher, half-cheetah), lqr, or any Gymnasium id with continuous actions."""
     agent: str = "cdpo"
-    """cdpo, greedy, psrl or hucrl; sac, mpo or ppo, without a model."""
+    """cdpo, greedy, psrl, hucrl, mbpo, me-trpo or slbo; sac, mpo or ppo, without a model."""
     solver: SolverName = "dyna"
     """How a policy is optimised on models: a learner on imagined data, back-propagation through time, or plans."""
     learner: str = "sac"
@@ -78,6 +78,9 @@ class Train:
     greedy: Greedy = Greedy()
     psrl: PSRL = PSRL()
     hucrl: HUCRL = HUCRL()
+    mbpo: MBPO = MBPO()
+    me_trpo: METRPO = METRPO()
+    slbo: SLBO = SLBO()
     replay: OffPolicy = OffPolicy()
     newest: OnPolicy = OnPolicy()
 
@@ -106,9 +109,10 @@ class Train:
             idle = known and field.name not in (*used, kind.part)
             if idle and getattr(self, field.name) != field.default:
                 raise UserError(f"--{field.name} says nothing to {whom}; leave its options out")
-        for name in idle_options(used, self.learner):
+        newest = f"--learner {self.learner}" if "learner" in used else f"--agent {self.agent}"
+        for name in idle_options(used):
             if getattr(self.dyna, name) != getattr(self._preset().dyna, name):
-                raise UserError(f"--dyna.{name} says nothing to --learner {self.learner}; leave it out")
+                raise UserError(f"--dyna.{name} says nothing to {newest}; leave it out")
         return Settings(rule=getattr(self, kind.part), **{name: getattr(self, name) for name in used})
 
     def run(self, words: Sequence[str]) -> int | None:

@@ -22,13 +22,14 @@ _WORTHWHILE = 0.99  # a held-out loss must fall below this share of the best to 
 # Of a state's deviation: smaller changes in a step are no changes. An object that lies still trembles by 1e-7 in a
 # simulator; if that were the unit, the first push would be a million of them.
 _FELT = 1e-3
+_EXACT = 1e-12  # squared z-scores that are no error
 _LOG_VARIANCE = (-12.0, 2.0)
 # P(X <= k) of a Poisson variable of mean 1; beyond 6 lies 1e-5 of it
 _POISSON = (0.36788, 0.73576, 0.91970, 0.98101, 0.99634, 0.99941)
 
 
 @dataclass(frozen=True)
-class EnsembleSettings(Told, zero=("weight_decay", "test")):
+class EnsembleSettings(Told, zero=("weight_decay", "test", "unrolled")):
     """How the dynamics are modelled and fitted."""
 
     part: ClassVar[str] = "ensemble"
@@ -42,8 +43,11 @@ class EnsembleSettings(Told, zero=("weight_decay", "test")):
     """Sizes of the hidden layers."""
     likelihood: Literal["deterministic", "gaussian"] = "deterministic"
     """Predict the next state, or also its variance."""
-    data: Literal["bootstrap", "disjoint"] = "bootstrap"
-    """What a head is fitted on: fixed Poisson weights per transition, or a part of the data of its own."""
+    data: Literal["bootstrap", "disjoint", "all"] = "bootstrap"
+    """What a head is fitted on: fixed Poisson weights per transition, a part of the data of its own, or all of them."""
+    unrolled: int = 0
+    """Steps of a loss by the norm of errors, not squared, along which a member goes on from its own predictions, for
+    deterministic heads (Luo et al. 2018); 0: squared errors or likelihood of single steps."""
     steps: int = 300
     """Most gradient steps in an iteration."""
     patience: int = 3
@@ -62,10 +66,12 @@ class EnsembleSettings(Told, zero=("weight_decay", "test")):
     """Share of rows used for nothing but to measure the calibration."""
 
     def __post_init__(self) -> None:
-        """Some rows are fitted to."""
+        """Some rows are fitted to, and the norm of errors has no variance."""
         super().__post_init__()
         if not self.held_out + self.test < 1:
             raise UserError("ensemble.held_out and ensemble.test must be less than 1 together")
+        if self.unrolled and self.likelihood == "gaussian":
+            raise UserError(f"ensemble.unrolled must be 0 for gaussian heads, not {self.unrolled}")
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -90,6 +96,7 @@ class Ensemble(eqx.Module):
     inputs: Normaliser  # of the task's features
     targets: Normaliser  # of the differences, and of the reward where it is learned
     fits: Array  # int32, how often it was fitted
+    held_out: Array  # [members], loss on held-out rows after the last fit; zeros where none was taken
     gaussian: bool = eqx.field(static=True)
     learns_reward: bool = eqx.field(static=True)
     learns_end: bool = eqx.field(static=True)
@@ -113,6 +120,7 @@ class Ensemble(eqx.Module):
             inputs=_range_of(task) if task.broad is not None else Normaliser.identity(features),
             targets=Normaliser.identity(outputs),
             fits=jnp.zeros((), jnp.int32),
+            held_out=jnp.zeros(1 + settings.heads),
             gaussian=settings.likelihood == "gaussian",
             learns_reward=task.reward is None,
             learns_end=task.terminates is None,
@@ -168,6 +176,27 @@ class Ensemble(eqx.Module):
         if prediction.end is not None:
             loss = loss + optax.sigmoid_binary_cross_entropy(prediction.end, transition.terminated)
         return loss
+
+
+def unrolled_loss(ensemble: Ensemble, task: Task, taken: Transition, counts: Array) -> Array:
+    """Of each member on each run of transitions [H, ..., B], [members, B]: the mean over its steps of
+
+        || (s^_i+1 - s^_i) - (s_i+1 - s_i) ||_2,    s^_0 = s_0,  s^_i+1 = f(s^_i, a_i)
+
+    in z-scores, without the square (Luo et al. 2018, equation 6.1); over the steps of a run that count [H, ..., B].
+    """
+    state, total = taken.observation[0], jnp.zeros(())
+    for number, count in enumerate(counts):
+        now = Transition(*(leaf[number] for leaf in taken))
+        prediction = ensemble.read(ensemble.net(ensemble.encode(task, state, now.action)))
+        error = ensemble.target(now) - prediction.mean
+        # The root's gradient at 0 is not a number.
+        lost = jnp.sqrt(jnp.sum(error**2, axis=-1) + _EXACT)
+        if prediction.end is not None:
+            lost = lost + optax.sigmoid_binary_cross_entropy(prediction.end, now.terminated)
+        total = total + count * lost
+        state = state + ensemble.targets.undo(prediction.mean)[..., : task.observations]
+    return total / jnp.sum(counts, axis=0)
 
 
 def bounded(raw: Array) -> Array:
@@ -232,6 +261,8 @@ def split_rows_of(replay: Replay, settings: EnsembleSettings, key: Array) -> Spl
     counts = jnp.stack([jnp.sum(role & replay.valid) for role in roles])
     if settings.data == "bootstrap":
         weights = jnp.sum(lots[:, :, None] > jnp.asarray(_POISSON), axis=-1).astype(jnp.float32)
+    elif settings.data == "all":
+        weights = jnp.ones_like(lots)
     else:
         own = (part[:, None] * settings.heads).astype(jnp.int32) == jnp.arange(settings.heads)
         weights = own * float(settings.heads)
@@ -254,9 +285,9 @@ def normalisers_of(ensemble: Ensemble, replay: Replay, task: Task) -> tuple[Norm
     return inputs, Normaliser.of(raw, replay.valid, least)
 
 
-def weighted_loss(ensemble: Ensemble, task: Task, batch: Transition, weights: Array) -> Array:
+def weighted(losses: Array, weights: Array) -> Array:
     """Mean over the rows of each member's batch [members, B], summed over members, which do not share parameters."""
-    return jnp.sum(jnp.mean(weights * ensemble.loss(task, batch), axis=-1))
+    return jnp.sum(jnp.mean(weights * losses, axis=-1))
 
 
 def fit(
@@ -277,24 +308,29 @@ def fit(
     optimiser = settings.optimiser
     train_rows = split.counts[0]
     judged = jnp.where(split.counts[1] < _FEWEST_HELD_OUT, split.spread(0, _CHECKED), split.spread(1, _CHECKED))
-    checked = replay.transitions(judged)
     columns = jnp.arange(ensemble.members)[:, None]
+    among = split.member_of(0)
 
     inputs, targets = normalisers_of(ensemble, replay, task)
     old = chosen(ensemble.fits == 0, (inputs, targets), (ensemble.inputs, ensemble.targets))
     ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, old).renormalised(inputs, targets)
 
-    def judge(net: MLP) -> Array:
+    def lost(net: MLP, rows: Array, steps: int) -> Array:
         fitted = eqx.tree_at(lambda e: e.net, ensemble, net)
-        return jnp.mean(fitted.loss(task, checked), axis=-1)
+        if settings.unrolled:
+            return unrolled_loss(fitted, task, *replay.runs(rows, steps, among))
+        return fitted.loss(task, replay.transitions(rows))
+
+    def judge(net: MLP) -> Array:
+        return jnp.mean(lost(net, judged, 1), axis=-1)  # held-out rows stand alone
 
     def step(carry: tuple[MLP, MLP, Any], key: Array) -> tuple[tuple[MLP, MLP, Any], Array]:
         net, average, state = carry
         rows = split.train[draw_below(key, (ensemble.members, settings.batch), train_rows)]
-        batch, weights = replay.transitions(rows), split.weights[rows, columns]
+        weights = split.weights[rows, columns]
 
         def loss(net: MLP) -> Array:
-            return weighted_loss(eqx.tree_at(lambda e: e.net, ensemble, net), task, batch, weights)
+            return weighted(lost(net, rows, settings.unrolled), weights)
 
         value, gradient = eqx.filter_value_and_grad(loss)(net)
         change, state = optimiser.update(gradient, state, net)
@@ -336,7 +372,8 @@ def fit(
         "model_held_out_loss_heads": jnp.mean(end.best_loss[1:]),
         "model_rows": train_rows,
     }
-    return eqx.tree_at(lambda e: (e.net, e.fits), ensemble, (end.best, ensemble.fits + 1)), end.optimiser, metrics
+    told = (end.best, ensemble.fits + 1, end.best_loss)
+    return eqx.tree_at(lambda e: (e.net, e.fits, e.held_out), ensemble, told), end.optimiser, metrics
 
 
 class _Fitting(NamedTuple):

@@ -56,14 +56,16 @@ class ModelSet(eqx.Module):
 
         f_i = f_ref + optimism * scale * spread * u,    u in [-1, 1]
 
-    All models of a set are batched; a trajectory keeps its model.
+    All models of a set are batched; a trajectory keeps its model, unless one is drawn for every step.
     """
 
     belief: Belief
-    reference: MLP  # one network
+    reference: MLP  # one network, or one for each model
     heads: Array  # [M, n] numbers of heads, from 1
     gain: Array  # [M, n, o]
     optimism: Array | None = None  # [] or None
+    reach: Array | None = None  # [], int32: steps of a rollout that may be learned from; None: all
+    switching: bool = eqx.field(static=True, default=False)  # whether each step has a model that is drawn for it
 
     @property
     def count(self) -> int:
@@ -72,6 +74,19 @@ class ModelSet(eqx.Module):
 
     def step(self, observation: Array, action: Array, key: Array) -> Step:
         """One step of every model on a batch of its own: observation [M, B, d], action [M, B, m (+ o)]."""
+        if not self.switching:
+            return self._step(observation, action, key)
+        # Dealt out anew, the rows of all batches come to any model with the same chance, and to each as many.
+        order = jax.random.permutation(jax.random.fold_in(key, 2), observation.shape[0] * observation.shape[1])
+
+        def dealt(rows: Array, order: Array) -> Array:
+            return rows.reshape(-1, *rows.shape[2:])[order].reshape(rows.shape)
+
+        taken = self._step(dealt(observation, order), dealt(action, order), key)
+        return jax.tree.map(lambda rows: dealt(rows, jnp.argsort(order)), taken)
+
+    def _step(self, observation: Array, action: Array, key: Array) -> Step:
+        """Each batch on its model."""
         task, ensemble = self.belief.task, self.belief.ensemble
         action, choice = action[..., : task.actions], action[..., task.actions :]
         seen = ensemble.encode(task, observation, action)
@@ -118,18 +133,18 @@ class ModelSet(eqx.Module):
             ends = belief.ends & (jax.random.uniform(key, reference.end.shape) < jax.nn.sigmoid(reference.end))
         return Step(following, reward, ends.astype(jnp.float32))
 
-    def only(self, index: int) -> Self:
+    def only(self, index: int | Array) -> Self:
         """One of the models, as a set."""
-        kept = slice(index, index + 1)
-        return eqx.tree_at(lambda m: (m.heads, m.gain), self, (self.heads[kept], self.gain[kept]))
+        return self._those(jnp.asarray(index)[None])
 
     def repeated(self, count: int) -> Self:
         """The first model `count` times."""
-        return eqx.tree_at(
-            lambda m: (m.heads, m.gain),
-            self,
-            (jnp.repeat(self.heads[:1], count, axis=0), jnp.repeat(self.gain[:1], count, axis=0)),
-        )
+        return self._those(jnp.zeros(count, jnp.int32))
+
+    def _those(self, rows: Array) -> Self:
+        net = self.reference if self.reference.biases[0].ndim == 1 else self.reference.member(rows)
+        those = (net, self.heads[rows], self.gain[rows])
+        return eqx.tree_at(lambda m: (m.reference, m.heads, m.gain), self, those)
 
 
 def _root(square: Array) -> Array:
@@ -173,6 +188,13 @@ def sampled_models(belief: Belief, models: int, sampling: Literal["subset", "mix
         weights = jax.random.dirichlet(key, jnp.ones(heads), (models,))
         weights = weights / jnp.linalg.norm(weights, axis=-1, keepdims=True)
     return ModelSet(belief, belief.ensemble.net.member(0), numbers, weights[..., None] * scale)
+
+
+def member_models(belief: Belief, numbers: Array, reach: Array | None = None) -> ModelSet:
+    """Members [M] as they were fitted, with their own noise and ends; each step of a rollout under one of them."""
+    none = jnp.zeros((len(numbers), 0, belief.ensemble.targets.mean.shape[-1]))
+    members = belief.ensemble.net.member(numbers)
+    return ModelSet(belief, members, none[..., 0].astype(jnp.int32), none, reach=reach, switching=True)
 
 
 def optimistic_model(belief: Belief, models: int, beta: float) -> ModelSet:

@@ -65,6 +65,19 @@ class Replay(eqx.Module):
         """The rows at `index`."""
         return split_rows(self.rows[index], self.observations, self.actions)
 
+    def runs(self, index: Array, steps: int, among: Array) -> tuple[Transition, Array]:
+        """Rows [...] and those after them, [steps, ...]; and how far each run counts, 1.0 or 0.0.
+
+        A run ends with the episode, where the next row does not begin as this one ended, and before the first row that
+        is not `among` [capacity].
+        """
+        rows = jnp.minimum(index + jnp.arange(steps).reshape(-1, *(1,) * index.ndim), self.capacity - 1)
+        taken = self.transitions(rows)
+        follows = jnp.all(taken.observation[1:] == taken.next[:-1], axis=-1) & (taken.terminated[:-1] == 0)
+        follows = follows & (among & self.valid)[rows[1:]]
+        counts = jnp.concatenate([jnp.ones((1, *index.shape)), jnp.cumprod(follows.astype(jnp.float32), axis=0)])
+        return taken, counts
+
     def draw(self, key: Array, shape: tuple[int, ...]) -> Transition:
         """Uniformly, with replacement."""
         return self.transitions(draw_below(key, shape, self.size))

@@ -139,6 +139,10 @@ class Starts(eqx.Module):
 class Solver(Protocol):
     """The paper's MBPO(pi, {f}, J), for one seed."""
 
+    @property
+    def settings(self) -> Any:
+        """Its own, which say at least how long rollouts are, `horizon`."""
+
     def begin(self, policy: Policy, models: int, key: Array) -> Any:
         """The state that survives updates, iterations and checkpoints."""
 

@@ -84,23 +84,25 @@ class Dyna(NamedTuple):
             return imagine(policy, models, starts, key, **shape)
 
         def recalled(taken: Transition) -> Experience:
-            return jax.tree.map(by_model, ahead(taken, settings.returns, objective.discount))
+            return jax.tree.map(by_model, ahead(taken, settings.returns, objective.discount, models.reach))
 
         def round_(carry: tuple, number: Array) -> tuple[tuple, Metrics]:
             policy, state, past = carry
             fresh, pick, learn = jax.random.split(jax.random.fold_in(key, number), 3)
             taken = imagined(policy, fresh)
             if isinstance(self.learner, OnPolicyLearner):
-                new = ahead(taken, 1, objective.discount)
+                new, counts = ahead(taken, 1, objective.discount), None
                 policy, state, metrics = self.learner.learn(policy, state, taken, objective, learn)
             else:
-                new = recalled(taken)
+                new, counts = recalled(taken), None
+                if models.reach is not None:
+                    counts = jnp.arange(settings.horizon * settings.particles) < models.reach * settings.particles
                 past = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), past, new)
-                batches = self._batches(
-                    self.learner.batches, past, jnp.minimum(number + 1, kept), starts, objective, pick
-                )
+                filled = jnp.minimum(number + 1, kept)
+                batches = self._batches(self.learner.batches, past, filled, models.reach, starts, objective, pick)
                 policy, state, metrics = self._updated(self.learner, policy, state, models, batches, objective, learn)
-            metrics |= {"imagined_return": jnp.mean(new.reward), "imagined_ends": jnp.mean(new.discount == 0)}
+            metrics["imagined_return"] = jnp.mean(new.reward, where=counts)
+            metrics["imagined_ends"] = jnp.mean(new.discount == 0, where=counts)
             return (policy, state, past), metrics
 
         past = None
@@ -114,14 +116,22 @@ class Dyna(NamedTuple):
         return policy, state, last | {"kept": share}
 
     def _batches(
-        self, count: int, past: Experience, filled: Array, starts: Starts, objective: Objective, key: Array
+        self,
+        count: int,
+        past: Experience,
+        filled: Array,
+        reach: Array | None,
+        starts: Starts,
+        objective: Objective,
+        key: Array,
     ) -> Experience:
         """All that a round learns from, [updates, count, M, B]: drawn at once, no gradient step waits for its data.
 
-        From the first `filled` rounds of the past [kept, M, N], and from real transitions.
+        From the first `filled` rounds of the past [kept, M, N], within `reach`, and from real transitions.
         """
         which, real = jax.random.split(key)
-        _, models, block = past.reward.shape
+        _, models, whole = past.reward.shape
+        block = whole if reach is None else reach * self.settings.particles  # what came first is first in a block
         shape = (self.settings.updates, count, models)
         real_rows = round(self.settings.real * self.settings.batch)
         place = draw_below(which, (*shape, self.settings.batch - real_rows), filled * block)

@@ -1,5 +1,6 @@
 """Imagined rollouts: batched over models and particles, a trajectory on one model throughout."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -10,6 +11,9 @@ from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.replay import Experience, Transition
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import Policy
+from cdpo.tasks import Task
+
+_NEGLIGIBLE = 0.05  # discounted weight at which imagined episodes are cut
 
 
 def imagine(
@@ -30,15 +34,15 @@ def imagine(
     return jax.lax.scan(step, begin, jax.random.split(rest, horizon))[1]
 
 
-def ahead(taken: Transition, steps: int, discount: float | Array) -> Experience:
+def ahead(taken: Transition, steps: int, discount: float | Array, length: Array | None = None) -> Experience:
     """Transitions with time as the leading axis, each with the discounted rewards of `steps` from there on.
 
-    Less where the rollout or the task ends before.
+    Less where the rollout, or the first `length` steps of it, or the task ends before.
     """
     reward, following, weight = taken.reward, taken.next, discount * (1 - taken.terminated)
     count = jnp.ones_like(reward)
-    last = reward.shape[0] - 1
-    later = jnp.arange(last + 1)
+    last = (reward.shape[0] if length is None else length) - 1
+    later = jnp.arange(reward.shape[0])
     for _ in range(steps - 1):
         # One step more for all that have not ended: their sums begin to hold the reward of the step after their last.
         later = later + 1
@@ -49,6 +53,12 @@ def ahead(taken: Transition, steps: int, discount: float | Array) -> Experience:
         following = jnp.where(goes_on[..., None] & (weight > 0)[..., None], taken.next[index], following)
         weight = jnp.where(goes_on, weight * discount * (1 - taken.terminated[index]), weight)
     return Experience(taken.observation, taken.action, reward, following, weight, count)
+
+
+def foresight(task: Task, discount: float) -> int:
+    """Steps after which the rest of an imagined episode hardly counts."""
+    steps = math.log(_NEGLIGIBLE) / math.log(discount) if discount > 0 else 1
+    return max(1, min(int(steps), task.horizon))
 
 
 class Outlook(NamedTuple):

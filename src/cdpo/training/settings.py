@@ -104,14 +104,14 @@ class Settings:
             assert isinstance(learner, OnPolicyLearner)
             return Newest(task, discount, self.rule, learner)
         assert isinstance(self.rule, Exploration)
-        return ModelBased(self.rule, Kit(task, self.ensemble, self._solver(), discount))
+        return ModelBased(self.rule, Kit(task, self.ensemble, self.rule.solver(self._solver()), discount))
 
     def _solver(self) -> Solver:
-        if self.solver == "bptt":
+        if "bptt" in self.parts:
             return BPTT(self.bptt)
-        if self.solver == "mpc":
+        if "mpc" in self.parts:
             return MPC(self.mpc)
-        return Dyna(self.dyna, self._learner(self.learner))
+        return Dyna(self.dyna, self._learner(learner_of(self.parts)))
 
     def _learner(self, name: str) -> OffPolicyLearner | OnPolicyLearner:
         return LEARNERS[name](getattr(self, part_of(name)))
@@ -130,8 +130,9 @@ class Settings:
 
     @property
     def starts(self) -> StartSettings:
-        """Where the solver's rollouts begin."""
-        return {"dyna": self.dyna, "bptt": self.bptt, "mpc": self.mpc}[self.solver]
+        """Where rollouts begin; of an agent that makes none, whatever dyna says."""
+        told = [getattr(self, part) for part in self.parts]
+        return next((each for each in told if isinstance(each, StartSettings)), self.dyna)
 
     def changed(self, **changes: Any) -> "Settings":
         """With other values: each keyword is a part, and its value a part or a dictionary of some of its fields."""
@@ -177,9 +178,15 @@ def part_of(learner: str) -> str:
     return learner.replace("-", "_")
 
 
-def idle_options(parts: Sequence[str], learner: str) -> tuple[str, ...]:
-    """The settings of dyna that say nothing to the learner: those of how past rollouts and real steps are recalled."""
-    newest = "learner" in parts and issubclass(LEARNERS[learner], OnPolicyLearner)
+def learner_of(parts: Sequence[str]) -> str:
+    """The learner inside dyna, by its part."""
+    [learner] = [name for name in LEARNERS if part_of(name) in parts]
+    return learner
+
+
+def idle_options(parts: Sequence[str]) -> tuple[str, ...]:
+    """The settings of dyna that say nothing to its learner: those of how past rollouts and real steps are recalled."""
+    newest = "dyna" in parts and issubclass(LEARNERS[learner_of(parts)], OnPolicyLearner)
     return ("kept", "updates", "returns", "batch", "real", "expansion", "expanded") if newest else ()
 
 
@@ -205,6 +212,56 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 PRESETS = ("default", "paper")
+
+# Janner et al. 2019 (arXiv:1906.08253), appendix C, for half-cheetah, as far as it is the same whatever the budget:
+# seven networks and five elites, rollouts of one step from visited states, 5% real transitions, one SAC for all.
+_MBPO: dict[str, dict[str, Any]] = {
+    "rule": {"models": 5, "length": 1},
+    "ensemble": {"heads": 7, "likelihood": "gaussian", "patience": 6},
+    "dyna": {"horizon": 1, "returns": 1, "initial": 0.0, "visited": 1.0, "broad": 0.0, "batch": 60, "real": 0.05},
+    "sac": {"critic": "pooled"},
+}
+_FITTED = (
+    1500  # steps of a fit: what happens seldom, as hitting the end of a rail, Gaussian heads take for noise at first
+)
+# Their budget: for each real step 40 updates, and 400 rollouts, kept for 1,000 steps; here 25 real steps at a time.
+_MBPO_PAPER: dict[str, dict[str, Any]] = {
+    "loop": {"noise": "white"},
+    "ensemble": {"hidden": (200,) * 4, "steps": 2000, "weight_decay": 5e-5, "held_out": 0.2},
+    "dyna": {"kept": 40, "updates": 40 * 25, "particles": 400 * 25 // 5},
+    "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "polyak": 0.005, "temperature": 1.0, "holds": "entropy"},
+}
+
+# Kurutach et al. 2018 (arXiv:1802.10592), section 5 and appendix: five networks on all data, a step's model drawn at
+# random, rollouts from initial states, TRPO validated after every five steps, 70% of the models.
+_METRPO: dict[str, dict[str, Any]] = {
+    "rule": {"models": 5, "share": 0.7},
+    "ensemble": {"heads": 5, "likelihood": "deterministic", "data": "all"},
+    "dyna": {"rounds": 5, "horizon": 100, "initial": 1.0, "visited": 0.0, "broad": 0.0},
+    "trpo": {"critic": "pooled", "kl": 0.01},
+}
+# Their sizes: 50,000 imagined steps for a step of TRPO.
+_METRPO_PAPER: dict[str, dict[str, Any]] = {
+    "ensemble": {"hidden": (1024, 1024), "steps": 2000, "batch": 1000, "learning_rate": 1e-3, "weight_decay": 0.0},
+    "dyna": {"particles": 100},
+    "trpo": {"hidden": (32, 32)},
+}
+
+# Luo et al. 2018 (arXiv:1807.03858), section 6 and appendix F: the norm of errors along two steps, rollouts from
+# initial states, model and policy in turns.
+_SLBO: dict[str, dict[str, Any]] = {
+    "rule": {"turns": 5},
+    "ensemble": {"likelihood": "deterministic", "unrolled": 2, "steps": 300},
+    "dyna": {"rounds": 10, "horizon": 100, "initial": 1.0, "visited": 0.0, "broad": 0.0},
+    "trpo": {"critic": "pooled", "kl": 0.01},
+}
+# Their budget: 20 turns, each of 100 gradient steps of the model and 40 steps of TRPO on 4,000 imagined steps.
+_SLBO_PAPER: dict[str, dict[str, Any]] = {
+    "rule": {"turns": 20, "models": 4},
+    "ensemble": {"hidden": (500, 500), "steps": 100, "weight_decay": 1e-5},
+    "dyna": {"rounds": 40, "particles": 10},
+    "trpo": {"hidden": (32, 32)},
+}
 
 # The paper's table, and where the paper is silent the code that it was built on: 20 gradient steps of each procedure
 # for 20 environment steps, on three simulated batches of 100 and a real one; rollouts from initial states.
@@ -314,6 +371,8 @@ _LQR: dict[str, dict[str, Any]] = {
 # Learners on the newest rollouts need new ones more often; where each is good for one step only, fewer will do.
 _ROUNDS = {"ppo": 2, "trpo": 4, "actor-critic": 20}
 _PARTICLES = {"actor-critic": 2}
+# Agents that learn by TRPO from long rollouts: what is theirs whatever the budget, and their budget.
+_ROLLED = {"me-trpo": (_METRPO, _METRPO_PAPER), "slbo": (_SLBO, _SLBO_PAPER)}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
     "pendulum-swingup": _SPARSE,
     "pendulum-swingup-0.1": _SPARSE,
@@ -342,9 +401,20 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
             start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0}, mpc={"broad": 0.0})
         start = start.changed(**_TASKS.get(task.name, {}))
         rounds, particles = start.dyna.rounds, start.dyna.particles
+        if rule == "mbpo":  # as many updates as the two of CDPO, on as many imagined transitions
+            spent = {"rounds": 2 * rounds, "kept": 2 * rounds, "particles": particles * start.dyna.horizon}
+            return start.changed(**_MBPO).changed(dyna=spent, ensemble={"steps": max(_FITTED, start.ensemble.steps)})
+        if rule in _ROLLED:
+            longer = start.changed(**_ROLLED[rule][0])
+            return longer.changed(dyna={"particles": max(1, particles * start.dyna.horizon // longer.dyna.horizon)})
         return start.changed(
             dyna={"rounds": _ROUNDS.get(learner, 1) * rounds, "particles": particles // _PARTICLES.get(learner, 1)}
         )
+    if rule == "mbpo":
+        return start.changed(**_MBPO).changed(**_MBPO_PAPER).changed(dyna={"rounds": max(1, task.horizon // 25)})
+    if rule in _ROLLED:
+        ours, theirs = _ROLLED[rule]
+        return start.changed(**ours).changed(**theirs)
     # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
     rounds = max(1, task.horizon // _GRADIENT_STEPS)
     return start.changed(**_PAPER).changed(dyna={"rounds": rounds, "updates": _GRADIENT_STEPS})

@@ -1,0 +1,62 @@
+"""Model-based policy optimisation (Janner et al. 2019): short rollouts under the models that did best."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdpo.agents.planning import Bench, Exploration, Kit, Plan
+from cdpo.dynamics.ensemble import Ensemble
+from cdpo.dynamics.models import member_models, reference_model
+from cdpo.errors import UserError
+from cdpo.solvers.policy import Policy
+
+
+@dataclass(frozen=True)
+class MBPO(Exploration):
+    """Optimises by SAC on short rollouts from visited states, each step under an elite drawn at random."""
+
+    name = part = "mbpo"
+    uses = ("loop", "ensemble", "dyna", "sac")
+    plans_on = "sample"
+
+    models: int = 5
+    """Elites: so many of the heads, those that did best on held-out rows."""
+    length: int = 1
+    """Steps of a rollout at first; they grow to dyna.horizon."""
+    growing: int = 20
+    """The last iteration with rollouts as short as at first."""
+    grown: int = 100
+    """The first iteration with rollouts of dyna.horizon steps."""
+
+    def __post_init__(self) -> None:
+        """What grows does so in some iterations."""
+        super().__post_init__()
+        if self.grown <= self.growing:
+            raise UserError(f"mbpo.grown must be above mbpo.growing, {self.growing}, not {self.grown}")
+
+    def check(self, kit: Kit) -> None:
+        """No more elites than heads, and no rollout longer than the longest."""
+        self.check_heads(kit)
+        horizon = kit.solver.settings.horizon
+        if self.length > horizon:
+            raise UserError(f"mbpo.length must not be above dyna.horizon, {horizon}, not {self.length}")
+
+    def improve(self, policy: Policy, bench: Bench) -> Plan:
+        """pi = solve(pi, {elites}, V), on rollouts of the scheduled length."""
+        reach = self.scheduled(bench.iteration, bench.horizon)
+        models = member_models(bench.belief, elites(bench.belief.ensemble, self.models), reach)
+        policy = bench.solve(policy, models, as_="pi")
+        bench.metrics["rollout_length"] = reach
+        return Plan(policy, policy, reference_model(bench.belief, 1))
+
+    def scheduled(self, iteration: Array, longest: int) -> Array:
+        """Steps of rollouts at an iteration: linear in between, rounded down."""
+        span = self.grown - self.growing
+        return self.length + (longest - self.length) * jnp.clip(iteration - self.growing, 0, span) // span
+
+
+def elites(ensemble: Ensemble, count: int) -> Array:
+    """The numbers of the heads with the least losses on held-out rows, [count], the best first."""
+    return 1 + jax.lax.top_k(-ensemble.held_out[1:], count)[1]
