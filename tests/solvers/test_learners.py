@@ -26,7 +26,7 @@ KINDS = {
     "mpo": (MPO, MPOSettings, {"period": 5, "deviation_kl": 0.03, "mean_kl": 0.1, "temperature_rate": 0.03}),
     "ppo": (PPO, PPOSettings, {"epochs": 4, "minibatches": 5}),
     "trpo": (TRPO, TRPOSettings, {"kl": 0.03}),
-    "actor-critic": (ActorCritic, ActorCriticSettings, {"critic_steps": 4}),
+    "actor-critic": (ActorCritic, ActorCriticSettings, {"minibatches": 8}),
 }
 every_learner = pytest.mark.parametrize("name", KINDS)
 
@@ -78,7 +78,7 @@ BUDGET = {
     "mpo": {"rounds": 10, "updates": 40},
     "ppo": {"rounds": 20},
     "trpo": {"rounds": 40},
-    "actor-critic": {"rounds": 250},
+    "actor-critic": {"rounds": 60},
 }
 
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from cdpo.dynamics.replay import Transition
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState
+from cdpo.solvers.onpolicy import Judged, OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
 from cdpo.solvers.policy import Gaussian, Policy
 
 
@@ -19,16 +18,20 @@ class ActorCriticSettings(OnPolicySettings):
 
     part: ClassVar[str] = "actor_critic"
 
-    critic_steps: int = 4
-    """Gradient steps of the critics on all rollouts, after the one of the policy."""
+    minibatches: int = 32
+    """Parts in which rollouts are gone through, a gradient step on each."""
+    restraint: float = 0.05
+    """Weight of the squared means of actions before squashing. Without it they were seen to run away on what little
+    happens at first, to where squashing leaves no gradient; PPO's clip is another remedy."""
+
+    @property
+    def epochs(self) -> int:
+        """Times that rollouts are gone through: what was done is what this policy does only once."""
+        return 1
 
 
 class ActorCritic(OnPolicyLearner):
-    """Climbs the advantages of what was done, by one step.
-
-    They are not scaled to a deviation of one: a round in which nothing happened would be all noise, and weigh as much
-    as any other. Adam's own scale is one of many rounds.
-    """
+    """Climbs the advantages of what was done, in one pass."""
 
     settings: ActorCriticSettings
 
@@ -41,15 +44,15 @@ class ActorCritic(OnPolicyLearner):
         key: Array,
         leads: Array | None = None,
     ) -> tuple[Policy, OnPolicyState, Metrics]:
-        """One gradient step of the policy on all rollouts, and some of the critics."""
+        """Gradient steps of critics and policy on all minibatches; metrics are means over them."""
         state, judged = self._judged(policy, state, taken, objective.discount, leads)
+        judged = judged._replace(advantage=scaled(judged.advantage))
 
-        def loss(acting: Policy, here: Gaussian) -> tuple[Array, Array]:
-            gain = jnp.mean(judged.advantage * self._density(here, judged.raw))
-            return self._held(here) - gain, jnp.mean(here.log_deviation)
+        def loss(part: Judged, here: Gaussian) -> tuple[Array, Metrics]:
+            # For the policy that acted this is the gradient of the log-density. For the one it has become since, what
+            # turned out badly is pushed away no further than until it is unlikely.
+            ratio = jnp.exp(self._density(here, part.raw) - part.density)
+            gain = jnp.mean(ratio * part.advantage)
+            return self.settings.restraint * jnp.mean(here.mean**2) - gain, {}
 
-        acting, state, noise, multiplier = self._climbed(policy, state, judged.observation, loss, objective.trust, key)
-        step = lambda state, _: self._valued(policy, state, judged)  # noqa: E731
-        state, metrics = jax.lax.scan(step, state, length=self.settings.critic_steps)
-        first = jax.tree.map(lambda leaf: leaf[0], metrics)
-        return acting, state, first | {"log_deviation": noise, "multiplier": multiplier}
+        return self._passed(policy, state, judged, objective, key, loss)

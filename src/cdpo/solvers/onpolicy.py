@@ -1,6 +1,7 @@
 """What learners on the newest rollouts share: critics of states, and advantages along each rollout."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +13,7 @@ from jax import Array
 from cdpo.dynamics.networks import MLP
 from cdpo.dynamics.replay import Transition
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.critics import same_values, state_values, traced, widened
+from cdpo.solvers.critics import by_model, same_values, state_values, traced, widened
 from cdpo.solvers.learner import Learner, LearnerSettings
 from cdpo.solvers.policy import Gaussian, Policy, log_density, noise_error, unsquashed
 
@@ -121,6 +122,45 @@ class OnPolicyLearner(Learner):
         change, optimiser = self._network.update(gradient, state.critic_optimiser)
         state = state._replace(critics=eqx.apply_updates(state.critics, change), critic_optimiser=optimiser)
         return state, {"critic_loss": error / batch.returns.shape[1], "value": value * state.scale}
+
+    def _passed(
+        self,
+        policy: Policy,
+        state: OnPolicyState,
+        judged: Judged,
+        objective: Objective,
+        key: Array,
+        loss: Callable[[Judged, Gaussian], tuple[Array, Metrics]],
+    ) -> tuple[Policy, OnPolicyState, Metrics]:
+        """Through all that was judged [H, M, P], in parts and `epochs` times: gradient steps of critics and policy.
+
+        The loss is one of a part and what the policy does there. Metrics are means over the steps.
+        """
+        epochs, judged = self.settings.epochs, jax.tree.map(by_model, judged)
+        rows = judged.returns.shape[1]
+        parts = min(self.settings.minibatches, rows)
+        shuffle, learn = jax.random.split(key)
+        orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(shuffle, epochs))
+        places = orders[:, : rows - rows % parts].reshape(epochs * parts, -1)
+
+        def step(carry: tuple[Policy, OnPolicyState], one: tuple[Array, Array]) -> tuple[tuple, Metrics]:
+            policy, state = carry
+            place, key = one
+            part = jax.tree.map(lambda leaf: leaf[None, :, place], judged)
+
+            def total(acting: Policy, here: Gaussian) -> tuple[Array, Metrics]:
+                value, told = loss(part, here)
+                return self._held(here) + value, told | {"log_deviation": jnp.mean(here.log_deviation)}
+
+            state, metrics = self._valued(policy, state, part)
+            policy, state, told, multiplier = self._climbed(
+                policy, state, part.observation, total, objective.trust, key
+            )
+            return (policy, state), metrics | told | {"multiplier": multiplier}
+
+        keys = jax.random.split(learn, epochs * parts)
+        (policy, state), metrics = jax.lax.scan(step, (policy, state), (places, keys))
+        return policy, state, jax.tree.map(jnp.mean, metrics)
 
     def _density(self, here: Gaussian, raw: Array) -> Array:
         """Of actions before squashing, [...]; where noise is held, for gradients that move the means alone."""

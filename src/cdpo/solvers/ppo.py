@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -11,8 +10,7 @@ from jax import Array
 from cdpo.dynamics.replay import Transition
 from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.critics import by_model
-from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
+from cdpo.solvers.onpolicy import Judged, OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
 from cdpo.solvers.policy import Gaussian, Policy
 
 
@@ -60,32 +58,14 @@ class PPO(OnPolicyLearner):
         leads: Array | None = None,
     ) -> tuple[Policy, OnPolicyState, Metrics]:
         """Gradient steps of critics and policy on all minibatches of all epochs; metrics are means over them."""
-        clip, epochs = self.settings.clip, self.settings.epochs
+        clip = self.settings.clip
         state, judged = self._judged(policy, state, taken, objective.discount, leads)
-        judged = jax.tree.map(by_model, judged._replace(advantage=scaled(judged.advantage)))
-        rows = judged.returns.shape[1]
-        parts = min(self.settings.minibatches, rows)
-        shuffle, learn = jax.random.split(key)
-        orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(shuffle, epochs))
-        places = orders[:, : rows - rows % parts].reshape(epochs * parts, -1)
+        judged = judged._replace(advantage=scaled(judged.advantage))
 
-        def step(carry: tuple[Policy, OnPolicyState], one: tuple[Array, Array]) -> tuple[tuple, Metrics]:
-            policy, state = carry
-            place, key = one
-            batch = jax.tree.map(lambda leaf: leaf[None, :, place], judged)
+        def loss(part: Judged, here: Gaussian) -> tuple[Array, Metrics]:
+            ratio = jnp.exp(self._density(here, part.raw) - part.density)
+            near = jnp.clip(ratio, 1 - clip, 1 + clip)
+            gain = jnp.mean(jnp.minimum(ratio * part.advantage, near * part.advantage))
+            return -gain, {"clipped": jnp.mean(ratio != near)}
 
-            def loss(acting: Policy, here: Gaussian) -> tuple[Array, tuple[Array, Array]]:
-                ratio = jnp.exp(self._density(here, batch.raw) - batch.density)
-                near = jnp.clip(ratio, 1 - clip, 1 + clip)
-                gain = jnp.mean(jnp.minimum(ratio * batch.advantage, near * batch.advantage))
-                return self._held(here) - gain, (jnp.mean(here.log_deviation), jnp.mean(ratio != near))
-
-            state, metrics = self._valued(policy, state, batch)
-            policy, state, (noise, clipped), multiplier = self._climbed(
-                policy, state, batch.observation, loss, objective.trust, key
-            )
-            return (policy, state), metrics | {"log_deviation": noise, "clipped": clipped, "multiplier": multiplier}
-
-        keys = jax.random.split(learn, epochs * parts)
-        (policy, state), metrics = jax.lax.scan(step, (policy, state), (places, keys))
-        return policy, state, jax.tree.map(jnp.mean, metrics)
+        return self._passed(policy, state, judged, objective, key, loss)

@@ -368,9 +368,8 @@ _LQR: dict[str, dict[str, Any]] = {
     "mpc": {"initial": 0.5, "visited": 0.0, "reach": 0.3},
     "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
-# Learners on the newest rollouts need new ones more often; where each is good for one step only, fewer will do.
-_ROUNDS = {"ppo": 2, "trpo": 4, "actor-critic": 20}
-_PARTICLES = {"actor-critic": 2}
+# Learners on the newest rollouts need new ones more often.
+_ROUNDS = {"ppo": 2, "trpo": 4, "actor-critic": 2}
 # Agents that learn by TRPO from long rollouts: what is theirs whatever the budget, and their budget.
 _ROLLED = {"me-trpo": (_METRPO, _METRPO_PAPER), "slbo": (_SLBO, _SLBO_PAPER)}
 _TASKS: dict[str, dict[str, dict[str, Any]]] = {
@@ -407,9 +406,7 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
         if rule in _ROLLED:
             longer = start.changed(**_ROLLED[rule][0])
             return longer.changed(dyna={"particles": max(1, particles * start.dyna.horizon // longer.dyna.horizon)})
-        return start.changed(
-            dyna={"rounds": _ROUNDS.get(learner, 1) * rounds, "particles": particles // _PARTICLES.get(learner, 1)}
-        )
+        return start.changed(dyna={"rounds": _ROUNDS.get(learner, 1) * rounds})
     if rule == "mbpo":
         return start.changed(**_MBPO).changed(**_MBPO_PAPER).changed(dyna={"rounds": max(1, task.horizon // 25)})
     if rule in _ROLLED:
