@@ -1,4 +1,4 @@
-"""Who decides: exploration rules and baselines on learned models; SAC, MPO, PPO without. Each only its differences."""
+"""Who decides: rules and baselines on learned models; SAC, MPO and PPO without. Each only its differences."""
 
 from cdpo.agents.base import Agent, Mind, Rule
 from cdpo.agents.cdpo import CDPO
