@@ -21,7 +21,7 @@ from cdpo.agents import Kit
 from cdpo.runs import hardware
 from cdpo.tasks import find_task
 from cdpo.training.loop import Trainer
-from cdpo.training.settings import preset
+from cdpo.training.presets import preset
 
 PREDECESSOR = 358.0  # seconds for an episode
 

@@ -114,12 +114,18 @@ def test_every_learner_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_
 
 
 @pytest.mark.parametrize(
-    ("kind", "learner"),
-    [(cdpo.MBPO, "sac"), *(pytest.param(each, "trpo", marks=pytest.mark.slow) for each in (cdpo.METRPO, cdpo.SLBO))],
+    ("kind", "solver"),
+    [
+        (cdpo.MBPO, "sac"),
+        pytest.param(cdpo.METRPO, "trpo", marks=pytest.mark.slow),
+        pytest.param(cdpo.SLBO, "trpo", marks=pytest.mark.slow),
+        pytest.param(cdpo.DPI, "mpc", marks=pytest.mark.slow),
+    ],
 )
-def test_every_baseline_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_learners, kind, learner):
+def test_every_baseline_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_learners, tiny_mpc, kind, solver):
     common = {name: tiny[name] for name in ("models", "loop", "ensemble")}
-    made = kind("pendulum-swingup", horizon=20, **common, **tiny_learners[learner])
+    told = {"mpc": tiny_mpc} if solver == "mpc" else tiny_learners[solver]
+    made = kind("pendulum-swingup", horizon=20, **common, **told)
     made.learn(episodes=1).save(tmp_path / "kept")
     loaded = cdpo.load(tmp_path / "kept")
     assert type(loaded) is kind and loaded.settings.to_json() == made.settings.to_json()

@@ -9,6 +9,7 @@ from cdpo import tasks as tasks  # registers cdpo/... with Gymnasium, and import
 if TYPE_CHECKING:
     from cdpo import tabular as tabular
     from cdpo.api import CDPO as CDPO
+    from cdpo.api import DPI as DPI
     from cdpo.api import HUCRL as HUCRL
     from cdpo.api import MBPO as MBPO
     from cdpo.api import METRPO as METRPO
@@ -25,10 +26,11 @@ try:
 except PackageNotFoundError:  # run from the sources, without an install
     __version__ = "0+unknown"
 
-_AGENTS = ("CDPO", "HUCRL", "MBPO", "METRPO", "MPO", "PPO", "PSRL", "SAC", "SLBO", "Greedy", "load")
+_AGENTS = ("CDPO", "DPI", "HUCRL", "MBPO", "METRPO", "MPO", "PPO", "PSRL", "SAC", "SLBO", "Greedy", "load")
 
 __all__ = [
     "CDPO",
+    "DPI",
     "HUCRL",
     "MBPO",
     "METRPO",

@@ -18,8 +18,9 @@ from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task, find_task
 from cdpo.training.collect import evaluation
 from cdpo.training.loop import Record, Trainer
+from cdpo.training.presets import preset
 from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, summarise
-from cdpo.training.settings import PARTS, Settings, idle_options, learner_of, parts_of, preset
+from cdpo.training.settings import PARTS, Settings, idle_options, learner_of, parts_of
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 _LARGEST_SEED = 2**31 - 1
@@ -310,6 +311,12 @@ class METRPO(DeepAgent):
     rule = "me-trpo"
 
 
+class DPI(DeepAgent):
+    """Dual policy iteration."""
+
+    rule = "dpi"
+
+
 class SLBO(DeepAgent):
     """Stochastic lower bound optimisation."""
 
@@ -335,7 +342,7 @@ class PPO(DeepAgent):
 
 
 AGENTS: dict[str, type[DeepAgent]] = {
-    agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy, MBPO, METRPO, SLBO, SAC, MPO, PPO)
+    agent.rule: agent for agent in (CDPO, PSRL, HUCRL, Greedy, MBPO, METRPO, SLBO, DPI, SAC, MPO, PPO)
 }
 
 

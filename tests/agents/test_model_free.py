@@ -22,7 +22,7 @@ from cdpo.solvers.policy import Policy
 from cdpo.solvers.ppo import PPO, PPOSettings
 from cdpo.tasks import find_task
 from cdpo.training.lanes import stack
-from cdpo.training.settings import preset
+from cdpo.training.presets import preset
 
 NAMES = [name for name, rule in RULES.items() if not issubclass(rule, Exploration)]
 REPLAYING = [name for name in NAMES if issubclass(RULES[name], OffPolicy)]

@@ -18,7 +18,8 @@ from cdpo.tasks.lqr import BOUND, START, SYSTEM
 from cdpo.tasks.riccati import finite, linear_return, optimal_return, stationary
 from cdpo.training.collect import evaluation, streams, training_episode
 from cdpo.training.loop import Trainer
-from cdpo.training.settings import LEARNERS, preset
+from cdpo.training.presets import preset
+from cdpo.training.settings import LEARNERS
 
 TASK = find_task("lqr")
 KEY = jax.random.key(3)

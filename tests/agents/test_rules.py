@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.agents import CDPO, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, Kit, ModelBased
+from cdpo.agents import CDPO, DPI, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, Kit, ModelBased
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
@@ -219,6 +219,15 @@ def test_me_trpo_plans_on_the_heads_as_they_are_each_step_under_one_of_them():
     same(plan.policy, plan.reference)
 
 
+def test_dpi_improves_on_the_reference_within_a_trust_region_about_the_last_policy():
+    [(name, begun, models, trust)], policy, plan = asked(DPI(models=MODELS, kl=0.03))
+    assert name == "pi" and trust.active and trust.bound == pytest.approx(0.03)
+    for each in (begun, trust.centre, plan.reference):
+        same(each, policy)
+    np.testing.assert_allclose(steps_of(models), np.stack([member(models.belief, 0)] * MODELS), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(trust.watched, np.arange(8.0).reshape(4, 2))
+
+
 def test_slbo_takes_turns_of_fitting_the_reference_and_optimising_on_it():
     requests, policy, plan = asked(SLBO(models=MODELS, turns=3))
     assert [request[0] for request in requests] == ["pi", "fit", "pi", "fit", "pi"]
@@ -330,6 +339,7 @@ SLOW = [  # each compiles programs of its own
     MBPO(models=MODELS, growing=1, grown=3),
     METRPO(models=MODELS, share=0.1, laps=2),
     SLBO(models=MODELS, turns=2),
+    DPI(models=MODELS, kl=1e-3),
     CDPO(models=MODELS, kl=1e-3, reference="mean"),
     CDPO(models=MODELS, kl=1e-3, reference="average"),
     CDPO(models=MODELS, kl=1e-3, sampling="mix"),
@@ -356,12 +366,12 @@ def test_two_iterations_give_finite_numbers_and_every_metric(rule):
     expected |= {"model_steps", "model_held_out_loss", "coverage90_test", "coverage90_test_raw"}
     expected |= {"unsettled_optimistic"} if rule.name == "hucrl" else set()
     expected |= {"mbpo": {"rollout_length"}, "me-trpo": {"pi_laps", "pi_improved"}}.get(rule.name, set())
-    dual = isinstance(rule, CDPO) and rule.update != "referential"
-    expected |= {"kl_bound", "kl_spent", "tv_bound", "tv_spent"} if dual else set()
+    bounded = isinstance(rule, DPI) or (isinstance(rule, CDPO) and rule.update != "referential")
+    expected |= {"kl_bound", "kl_spent", "tv_bound", "tv_spent"} if bounded else set()
     for told in metrics:
         assert expected <= set(told)
         assert all(np.all(np.isfinite(value)) for value in told.values())
-        assert ("kl_spent" in told) == dual
+        assert ("kl_spent" in told) == bounded
         assert told["improvement"] == pytest.approx(told["value_q"] - told["value_last"], abs=1e-5)
     assert set(metrics[0]) == set(metrics[1])
     # Nothing is paid here: to ME-TRPO no policy is better than the first.

@@ -12,7 +12,7 @@ from cdpo.progress import Progress
 from cdpo.runs import RunFolder
 from cdpo.tasks import find_task
 from cdpo.training.loop import program_of
-from cdpo.training.settings import preset
+from cdpo.training.presets import preset
 
 
 def of(task):

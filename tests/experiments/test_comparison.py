@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
-from cdpo.agents import CDPO, HUCRL, MBPO, METRPO, PSRL, SLBO, Greedy
+from cdpo.agents import CDPO, DPI, HUCRL, MBPO, METRPO, PSRL, SLBO, Greedy
 from cdpo.experiments import comparison
 from cdpo.experiments.comparison import draw_comparison, episode_curve, improvement_rows, learning_curve, step_rows
 from cdpo.experiments.training import COVERAGE, evaluations, held, ledger
@@ -63,6 +63,7 @@ def test_a_ledger_by_hand():
         (MBPO(), "sample"),
         (METRPO(), "sample"),
         (SLBO(), "reference"),
+        (DPI(), "reference"),
         (HUCRL(), "optimistic"),
     ],
 )

@@ -12,7 +12,7 @@ from cdpo.errors import UserError
 from cdpo.tasks import find_task
 from cdpo.training import loop
 from cdpo.training.loop import Trainer, advance_together
-from cdpo.training.settings import preset
+from cdpo.training.presets import preset
 
 
 class Drift(gymnasium.Env):

@@ -7,7 +7,8 @@ import pytest
 from cdpo.agents import CDPO, RULES
 from cdpo.errors import UserError
 from cdpo.tasks import TASKS, find_task
-from cdpo.training.settings import LEARNERS, PRESETS, Settings, part_of, preset
+from cdpo.training.presets import PRESETS, preset
+from cdpo.training.settings import LEARNERS, Settings, part_of
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -3,6 +3,7 @@
 from cdpo.agents.base import Agent, Mind, Rule
 from cdpo.agents.cdpo import CDPO
 from cdpo.agents.deciding import Planner
+from cdpo.agents.dpi import DPI
 from cdpo.agents.greedy import Greedy
 from cdpo.agents.hucrl import HUCRL
 from cdpo.agents.mbpo import MBPO
@@ -17,11 +18,12 @@ from cdpo.agents.sac import SAC
 from cdpo.agents.slbo import SLBO
 
 RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (CDPO, Greedy, PSRL, HUCRL, MBPO, METRPO, SLBO, SAC, MPO, PPO)
+    rule.name: rule for rule in (CDPO, Greedy, PSRL, HUCRL, MBPO, METRPO, SLBO, DPI, SAC, MPO, PPO)
 }
 
 __all__ = [
     "CDPO",
+    "DPI",
     "HUCRL",
     "MBPO",
     "METRPO",

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from cdpo.agents import CDPO, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, OffPolicy, OnPolicy, Rule
+from cdpo.agents import CDPO, DPI, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, OffPolicy, OnPolicy, Rule
 from cdpo.api import Seed, load, returns_note, run_config, seed_numbers, settings_of, task_of
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
@@ -29,8 +29,9 @@ from cdpo.solvers.sac import SACSettings
 from cdpo.solvers.trpo import TRPOSettings
 from cdpo.tasks import Task, check_task, find_task
 from cdpo.training.loop import Trainer
+from cdpo.training.presets import preset
 from cdpo.training.run import journal, train
-from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, idle_options, parts_of, preset
+from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, idle_options, parts_of
 
 STOPPED = 3
 _MOST = 10**6
@@ -47,7 +48,7 @@ class Train:
     """A task of the paper (inverted-pendulum, cartpole-swingup, pendulum-swingup, pendulum-swingup-0.1,
     pendulum-swingup-0.2, pusher, half-cheetah), lqr, or any Gymnasium id with continuous actions."""
     agent: str = "cdpo"
-    """cdpo, greedy, psrl, hucrl, mbpo, me-trpo or slbo; sac, mpo or ppo, without a model."""
+    """cdpo, greedy, psrl, hucrl, mbpo, me-trpo, slbo or dpi; sac, mpo or ppo, without a model."""
     solver: SolverName = "dyna"
     """How a policy is optimised on models: a learner on imagined data, back-propagation through time, or plans."""
     learner: str = "sac"
@@ -81,6 +82,7 @@ class Train:
     mbpo: MBPO = MBPO()
     me_trpo: METRPO = METRPO()
     slbo: SLBO = SLBO()
+    dpi: DPI = DPI()
     replay: OffPolicy = OffPolicy()
     newest: OnPolicy = OnPolicy()
 

@@ -18,7 +18,7 @@ from cdpo.report.figures import csv_bytes
 from cdpo.report.style import looks
 from cdpo.runs import write_atomic
 from cdpo.tasks import find_task
-from cdpo.training.settings import preset
+from cdpo.training.presets import preset
 
 WHOLE = "CDPO"
 _BOUNDS = (0.01, 0.03, 0.1, 0.3)

@@ -15,13 +15,13 @@ class Figure:
     """A figure of the paper, or a study beside it.
 
     `cells(scale)` are the simulations or training runs behind it, `draw(records, folder)` makes it from their records
-    and returns the files. A figure without cells is not made by this version.
+    and returns the files.
     """
 
     paper: str  # where the paper has it
     shows: str  # what is seen
-    cells: Callable[[Scale], Sequence[Cell]] | None = None
-    draw: Callable[[Records, Path], list[Path]] | None = None
+    cells: Callable[[Scale], Sequence[Cell]]
+    draw: Callable[[Records, Path], list[Path]]
 
 
 @dataclass(frozen=True)

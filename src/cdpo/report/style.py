@@ -69,6 +69,7 @@ _AGENTS: dict[str, tuple[str, str, Dashes]] = {
     "mbpo": ("MBPO", "#56b4e9", _SOLID),
     "slbo": ("SLBO", "#e69f00", _DASH_DOT),
     "me-trpo": ("ME-TRPO", "#332288", _DASHED),
+    "dpi": ("DPI", "#117733", _DOTTED),
     "sac": ("SAC", "#999933", _SOLID),
     "ppo": ("PPO", "#882255", _DASHED),
     "mpo": ("MPO", "#44aa99", _DASH_DOT),

@@ -1,0 +1,59 @@
+"""Figure 4 of the paper: CDPO beside other agents, with a model and without, the latter also for longer."""
+
+from pathlib import Path
+
+from cdpo.experiments.comparison import draw_comparison, draw_returns, evaluation_rows, seed_rows
+from cdpo.experiments.exploration import SMOKE, Budget
+from cdpo.experiments.figure import Records, Scale
+from cdpo.experiments.training import TrainingCell
+from cdpo.report.figures import csv_bytes
+from cdpo.report.style import agent_label
+from cdpo.runs import write_atomic
+from cdpo.tasks import find_task
+from cdpo.training.presets import preset
+from cdpo.training.settings import Settings
+
+MODEL_BASED = ("cdpo", "mbpo", "slbo", "me-trpo", "dpi")
+MODEL_FREE = ("sac", "ppo", "mpo")
+LONG = 300_000  # environment steps that agents without a model have by themselves
+_EVALUATIONS = 40  # of such a run
+_FEW = ("cdpo", "mbpo", "sac")  # for a look at how it works
+
+BUDGETS: dict[Scale, dict[str, Budget]] = {
+    "smoke": {"inverted-pendulum": Budget(2, 2)},
+    "quick": {"inverted-pendulum": Budget(8, 2)},
+    "paper": {"inverted-pendulum": Budget(30, 6), "pusher": Budget(100, 6), "half-cheetah": Budget(100, 6)},
+}
+
+
+def cells(scale: Scale) -> list[TrainingCell]:
+    """Every agent on every task; at the paper's scale those without a model once more, for longer."""
+    found = []
+    for task, (episodes, seeds) in BUDGETS[scale].items():
+        agents = (*MODEL_BASED, *MODEL_FREE) if scale == "paper" else _FEW
+        settings = {agent: preset("default", find_task(task), agent) for agent in agents}
+        for own in settings.values():
+            found.append(TrainingCell(task, _tiny(own) if scale == "smoke" else own, episodes, seeds))
+        for agent in MODEL_FREE if scale == "paper" else ():
+            longer = LONG // find_task(task).horizon
+            own = settings[agent].changed(loop={"evaluate": max(1, longer // _EVALUATIONS)})
+            found.append(TrainingCell(task, own, longer, seeds, label=f"{agent_label(agent)}, {LONG:,} steps"))
+    return found
+
+
+def draw(records: Records, folder: Path) -> list[Path]:
+    """The comparison at equal steps; and the longer runs by themselves."""
+    equal, longer = ([record for record in records if bool(record["label"]) == long] for long in (False, True))
+    paths = draw_comparison(equal, folder) if equal else []
+    if longer:
+        paths += draw_returns(longer, folder / "long-returns")
+        for name, rows in (("long-returns-by-seed", seed_rows(longer)), ("long-evaluations", evaluation_rows(longer))):
+            paths.append(folder / f"{name}.csv")
+            write_atomic(paths[-1], csv_bytes(rows))
+    return paths
+
+
+def _tiny(settings: Settings) -> Settings:
+    """The same agent with what all figures have at the scale of smoke."""
+    told = {part: changes for part, changes in SMOKE.items() if part in settings.parts}
+    return settings.changed(**told, rule={"models": SMOKE["models"]} if hasattr(settings.rule, "models") else {})

@@ -1,0 +1,215 @@
+"""Presets: the settings that agents begin with on each task, and where they come from."""
+
+from typing import Any
+
+from cdpo.agents import RULES
+from cdpo.errors import unknown
+from cdpo.tasks import Task
+from cdpo.training.settings import Settings, part_of
+
+PRESETS = ("default", "paper")
+
+# Janner et al. 2019 (arXiv:1906.08253), appendix C, for half-cheetah, as far as it is the same whatever the budget:
+# seven networks and five elites, rollouts of one step from visited states, 5% real transitions, one SAC for all.
+_MBPO: dict[str, dict[str, Any]] = {
+    "rule": {"models": 5, "length": 1},
+    "ensemble": {"heads": 7, "likelihood": "gaussian", "patience": 6},
+    "dyna": {"horizon": 1, "returns": 1, "initial": 0.0, "visited": 1.0, "broad": 0.0, "batch": 60, "real": 0.05},
+    "sac": {"critic": "pooled"},
+}
+_FITTED = (
+    1500  # steps of a fit: what happens seldom, as hitting the end of a rail, Gaussian heads take for noise at first
+)
+# Their budget: for each real step 40 updates, and 400 rollouts, kept for 1,000 steps; here 25 real steps at a time.
+_MBPO_PAPER: dict[str, dict[str, Any]] = {
+    "loop": {"noise": "white"},
+    "ensemble": {"hidden": (200,) * 4, "steps": 2000, "weight_decay": 5e-5, "held_out": 0.2},
+    "dyna": {"kept": 40, "updates": 40 * 25, "particles": 400 * 25 // 5},
+    "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "polyak": 0.005, "temperature": 1.0, "holds": "entropy"},
+}
+
+# Kurutach et al. 2018 (arXiv:1802.10592), section 5 and appendix: five networks on all data, a step's model drawn at
+# random, rollouts from initial states, TRPO validated after every five steps, 70% of the models.
+_METRPO: dict[str, dict[str, Any]] = {
+    "rule": {"models": 5, "share": 0.7},
+    "ensemble": {"heads": 5, "likelihood": "deterministic", "data": "all"},
+    "dyna": {"rounds": 5, "horizon": 100, "initial": 1.0, "visited": 0.0, "broad": 0.0},
+    "trpo": {"critic": "pooled", "kl": 0.01},
+}
+# Their sizes: 50,000 imagined steps for a step of TRPO.
+_METRPO_PAPER: dict[str, dict[str, Any]] = {
+    "ensemble": {"hidden": (1024, 1024), "steps": 2000, "batch": 1000, "learning_rate": 1e-3, "weight_decay": 0.0},
+    "dyna": {"particles": 100},
+    "trpo": {"hidden": (32, 32)},
+}
+
+# Luo et al. 2018 (arXiv:1807.03858), section 6 and appendix F: the norm of errors along two steps, rollouts from
+# initial states, model and policy in turns.
+_SLBO: dict[str, dict[str, Any]] = {
+    "rule": {"turns": 5},
+    "ensemble": {"likelihood": "deterministic", "unrolled": 2, "steps": 300},
+    "dyna": {"rounds": 10, "horizon": 100, "initial": 1.0, "visited": 0.0, "broad": 0.0},
+    "trpo": {"critic": "pooled", "kl": 0.01},
+}
+# Their budget: 20 turns, each of 100 gradient steps of the model and 40 steps of TRPO on 4,000 imagined steps.
+_SLBO_PAPER: dict[str, dict[str, Any]] = {
+    "rule": {"turns": 20, "models": 4},
+    "ensemble": {"hidden": (500, 500), "steps": 100, "weight_decay": 1e-5},
+    "dyna": {"rounds": 40, "particles": 10},
+    "trpo": {"hidden": (32, 32)},
+}
+
+# The paper's table, and where the paper is silent the code that it was built on: 20 gradient steps of each procedure
+# for 20 environment steps, on three simulated batches of 100 and a real one; rollouts from initial states.
+_PAPER: dict[str, dict[str, Any]] = {
+    "rule": {"models": 4},
+    "ensemble": {"heads": 4, "hidden": (200,) * 5, "learning_rate": 1e-3, "weight_decay": 0.0},
+    "dyna": {"kept": 1, "particles": 8, "batch": 100, "real": 0.25, "initial": 1.0, "visited": 0.0, "broad": 0.0},
+    "sac": {"hidden": (200, 200), "learning_rate": 5e-4, "polyak": 0.005},
+}
+_GRADIENT_STEPS = 20
+
+# The authors' own settings for agents without a model, whatever the preset.
+_MODEL_FREE: dict[str, dict[str, dict[str, Any]]] = {
+    # Haarnoja et al. 2018 (arXiv:1812.05905), table 1, with their adjusted temperature.
+    "sac": {
+        "loop": {"noise": "white"},
+        "rule": {"batch": 256, "ratio": 1.0},
+        "sac": {
+            "hidden": (256, 256),
+            "critic": "pooled",
+            "learning_rate": 3e-4,
+            "temperature_rate": 3e-4,
+            "temperature": 1.0,
+            "holds": "entropy",
+            "polyak": 0.005,
+        },
+    },
+    # Abdolmaleki et al. 2018 (arXiv:1806.06920), appendix: bounds, samples, learning rate and the critics' layers;
+    # batch and period as in Acme (arXiv:2006.00979), the share of the targets as for SAC.
+    "mpo": {
+        "loop": {"noise": "white"},
+        "rule": {"batch": 256, "ratio": 1.0},
+        "mpo": {
+            "hidden": (200, 200),
+            "critic": "pooled",
+            "learning_rate": 5e-4,
+            "polyak": 0.005,
+            "samples": 20,
+            "period": 100,
+            "kl": 0.1,
+            "mean_kl": 0.1,
+            "deviation_kl": 1e-4,
+            "deviation": 0.1,
+        },
+    },
+    # Schulman et al. 2017 (arXiv:1707.06347), table 3, for MuJoCo; gradients and annealing as in OpenAI's baselines.
+    "ppo": {
+        "loop": {"noise": "white"},
+        "rule": {"steps": 2048, "annealed": 1e6},
+        "ppo": {
+            "hidden": (64, 64),
+            "critic": "pooled",
+            "learning_rate": 3e-4,
+            "epochs": 10,
+            "minibatches": 32,
+            "clip": 0.2,
+            "trace": 0.95,
+            "gradient": 0.5,
+            "noise": "learned",
+        },
+    },
+}
+
+# What differs from the defaults of the parts, found in trials.
+_SPARSE: dict[str, dict[str, Any]] = {"dyna": {"returns": 15}}
+_CHEETAH: dict[str, dict[str, Any]] = {
+    "loop": {"evaluate": 5},
+    "ensemble": {"hidden": (200,) * 4, "steps": 2000, "patience": 6},
+    "dyna": {"rounds": 20, "updates": 125, "particles": 512, "horizon": 5, "returns": 1, "batch": 64, "initial": 0.05},
+    "sac": {
+        "hidden": (256, 256),
+        "critic": "pooled",
+        "critic_steps": 4,
+        "layer_norm": True,
+        "learning_rate": 3e-4,
+        "deviation": 0.4,
+    },
+    # Not tried yet: for a GPU, where many candidates cost little more than few.
+    "mpc": {
+        "horizon": 12,
+        "plans": 64,
+        "candidates": 32,
+        "elites": 6,
+        "rounds": 20,
+        "updates": 125,
+        "batch": 512,
+        "particles": 64,
+        "hidden": (256, 256),
+        "learning_rate": 3e-4,
+        "deviation": 0.4,
+        "initial": 0.05,
+    },
+}
+_PUSHER: dict[str, dict[str, Any]] = {
+    "ensemble": {"hidden": (200,) * 3, "steps": 500, "patience": 4},
+    "dyna": {"updates": 50, "particles": 64, "horizon": 15, "visited": 0.75},
+    "sac": {"hidden": (128, 128), "critic_steps": 4, "layer_norm": True, "learning_rate": 5e-4, "deviation": 0.4},
+}
+# Random actions lead so far out that the costs there would be all that critics learn: no rollout begins there.
+_LQR: dict[str, dict[str, Any]] = {
+    "loop": {"discount": 0.95},
+    "ensemble": {"kind": "linear", "likelihood": "gaussian"},
+    "dyna": {"real": 0.0, "initial": 0.5, "visited": 0.0},
+    "mpc": {"initial": 0.5, "visited": 0.0, "reach": 0.3},
+    "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
+}
+# Learners on the newest rollouts need new ones more often.
+_ROUNDS = {"ppo": 2, "trpo": 4, "actor-critic": 2}
+# Agents that learn by TRPO from long rollouts: what is theirs whatever the budget, and their budget.
+_ROLLED = {"me-trpo": (_METRPO, _METRPO_PAPER), "slbo": (_SLBO, _SLBO_PAPER)}
+_TASKS: dict[str, dict[str, dict[str, Any]]] = {
+    "pendulum-swingup": _SPARSE,
+    "pendulum-swingup-0.1": _SPARSE,
+    "pendulum-swingup-0.2": _SPARSE,
+    "pusher": _PUSHER,
+    "half-cheetah": _CHEETAH,
+    "HalfCheetah-v5": _CHEETAH,
+    "lqr": _LQR,
+}
+
+
+def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> Settings:
+    """Settings for an agent by the name of its rule on a task, and of its learner if it has one."""
+    if rule not in RULES:
+        raise unknown("agent", rule, RULES)
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    part_of(learner)
+    start = Settings(rule=RULES[rule](), learner=learner)  # type: ignore[arg-type]
+    if rule in _MODEL_FREE:
+        return start.changed(**_MODEL_FREE[rule])
+    if name == "default":
+        if task.reward is None:  # episodes of unknown tasks teach less, and are to be learned from more
+            start = start.changed(dyna={"returns": 5, "updates": 200})
+        if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
+            start = start.changed(dyna={"broad": 0.0}, bptt={"broad": 0.0}, mpc={"broad": 0.0})
+        start = start.changed(**_TASKS.get(task.name, {}))
+        rounds, particles = start.dyna.rounds, start.dyna.particles
+        if rule == "mbpo":  # as many updates as the two of CDPO, on as many imagined transitions
+            spent = {"rounds": 2 * rounds, "kept": 2 * rounds, "particles": particles * start.dyna.horizon}
+            return start.changed(**_MBPO).changed(dyna=spent, ensemble={"steps": max(_FITTED, start.ensemble.steps)})
+        if rule in _ROLLED:
+            longer = start.changed(**_ROLLED[rule][0])
+            return longer.changed(dyna={"particles": max(1, particles * start.dyna.horizon // longer.dyna.horizon)})
+        if rule == "dpi":  # as many plans as CDPO makes in two updates
+            return start.changed(mpc={"rounds": 2 * start.mpc.rounds})
+        return start.changed(dyna={"rounds": _ROUNDS.get(learner, 1) * rounds})
+    if rule == "mbpo":
+        return start.changed(**_MBPO).changed(**_MBPO_PAPER).changed(dyna={"rounds": max(1, task.horizon // 25)})
+    if rule in _ROLLED:
+        ours, theirs = _ROLLED[rule]
+        return start.changed(**ours).changed(**theirs)
+    # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
+    rounds = max(1, task.horizon // _GRADIENT_STEPS)
+    return start.changed(**_PAPER).changed(dyna={"rounds": rounds, "updates": _GRADIENT_STEPS})

@@ -1,0 +1,48 @@
+"""The comparison with other agents: who takes part, for how long, and what is drawn of it."""
+
+import pytest
+
+from cdpo.agents import RULES
+from cdpo.experiments import baselines
+from cdpo.experiments.baselines import LONG, MODEL_FREE, cells
+from cdpo.tasks import find_task
+from cdpo.training.presets import preset
+
+
+@pytest.mark.parametrize("task", baselines.BUDGETS["paper"])
+def test_every_baseline_takes_part_with_its_preset_and_as_many_episodes(task):
+    found = [cell for cell in cells("paper") if cell.task == task and not cell.label]
+    rules = {"greedy", "psrl", "hucrl"}  # of the other figure
+    assert {cell.settings.rule.name for cell in found} == set(RULES) - rules
+    assert len({(cell.episodes, cell.seeds, cell.seed) for cell in found}) == 1
+    for cell in found:
+        assert cell.settings == preset("default", find_task(task), cell.settings.rule.name)
+
+
+def test_agents_without_a_model_also_have_longer_runs_with_few_evaluations():
+    longer = [cell for cell in cells("paper") if cell.label]
+    assert {(cell.task, cell.settings.rule.name) for cell in longer} == {
+        (task, agent) for task in baselines.BUDGETS["paper"] for agent in MODEL_FREE
+    }
+    for cell in longer:
+        assert cell.episodes * find_task(cell.task).horizon == LONG
+        assert 30 <= cell.episodes / cell.settings.loop.evaluate <= 45
+        assert cell.label.endswith("300,000 steps")
+
+
+@pytest.mark.parametrize("scale", ["smoke", "quick"])
+def test_at_smaller_scales_a_few_are_run(scale):
+    assert [cell.settings.rule.name for cell in cells(scale)] == ["cdpo", "mbpo", "sac"]
+    assert all(cell.settings.hidden == (8,) for cell in cells("smoke"))
+
+
+def test_longer_runs_are_drawn_by_themselves(tmp_path, curve, record, rows):
+    short = [record(agent, [curve([10, 20, 30], [1.0, 2.0])] * 2) for agent in ("cdpo", "sac")]
+    longer = record("sac", [curve([10, 500, 1000], [3.0, 4.0])] * 2, label="SAC, 300,000 steps")
+    drawn = {path.name for path in baselines.draw([*short, longer], tmp_path)}
+    assert {"returns.svg", "improvement.csv", "long-returns.svg", "long-evaluations.csv"} <= drawn
+    assert {row["agent"] for row in rows(tmp_path / "returns.csv")} == {"cdpo", "sac"}
+    assert max(int(row["env_steps"]) for row in rows(tmp_path / "evaluations.csv")) == 30
+    assert {row["label"] for row in rows(tmp_path / "long-returns.csv")} == {"SAC, 300,000 steps"}
+    alone = {path.name for path in baselines.draw([longer], tmp_path / "alone")}
+    assert "long-returns.svg" in alone and "returns.svg" not in alone
