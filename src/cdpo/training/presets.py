@@ -51,11 +51,12 @@ _SLBO: dict[str, dict[str, Any]] = {
     "dyna": {"rounds": 10, "horizon": 100, "initial": 1.0, "visited": 0.0, "broad": 0.0},
     "trpo": {"critic": "pooled", "kl": 0.01},
 }
-# Their budget: 20 turns, each of 100 gradient steps of the model and 40 steps of TRPO on 4,000 imagined steps.
+# Their budget, as their code has it: 20 turns, each of 100 gradient steps of the model and 40 steps of TRPO on eight
+# rollouts of 500 steps.
 _SLBO_PAPER: dict[str, dict[str, Any]] = {
     "rule": {"turns": 20, "models": 4},
-    "ensemble": {"hidden": (500, 500), "steps": 100, "weight_decay": 1e-5},
-    "dyna": {"rounds": 40, "particles": 10},
+    "ensemble": {"hidden": (500, 500), "steps": 100, "batch": 128, "weight_decay": 1e-5},
+    "dyna": {"rounds": 40, "particles": 2, "horizon": 500},
     "trpo": {"hidden": (32, 32)},
 }
 
