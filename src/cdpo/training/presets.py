@@ -86,8 +86,8 @@ _MODEL_FREE: dict[str, dict[str, dict[str, Any]]] = {
             "polyak": 0.005,
         },
     },
-    # Abdolmaleki et al. 2018 (arXiv:1806.06920), appendix: bounds, samples, learning rate and the critics' layers;
-    # batch and period as in Acme (arXiv:2006.00979), the share of the targets as for SAC.
+    # Abdolmaleki et al. 2018 (arXiv:1806.06920) for bounds, samples, learning rate and the critics' layers, which are
+    # still to be held against their table; batch and period as in Acme (arXiv:2006.00979), targets as for SAC.
     "mpo": {
         "loop": {"noise": "white"},
         "rule": {"batch": 256, "ratio": 1.0},
