@@ -15,7 +15,7 @@ from cdpo.errors import UserError, check_choices
 class Told:
     """A base for frozen dataclasses: their fields of type float are leaves, but for those that decide on shapes.
 
-    Whole numbers are at least one, others above zero, but for those that may be zero; shares are at most one.
+    Whole numbers are at least one, others above zero if given, but for those that may be zero; shares are at most one.
     """
 
     part: ClassVar[str]
@@ -40,7 +40,7 @@ class Told:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if (asked := self._asked(field, value)) is not None:
-                shown = f"{value:g}" if field.type is float else value
+                shown = f"{value:g}" if isinstance(value, float) else value
                 raise UserError(f"{self.part}.{field.name} must {asked}, not {shown}")
 
     def _asked(self, field: dataclasses.Field[Any], value: Any) -> str | None:
@@ -50,7 +50,7 @@ class Told:
             return None if value >= least else f"be at least {least}"
         if field.type == tuple[int, ...]:
             return None if all(size >= 1 for size in value) else "hold sizes of at least 1"
-        if field.type is not float:
+        if field.type not in (float, float | None) or value is None:
             return None
         zero, share = field.name in self._zero, field.name in self._shares
         inside = (value >= 0 if zero else value > 0) and (value <= 1 or not share)

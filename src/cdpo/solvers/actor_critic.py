@@ -6,9 +6,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.dynamics.replay import Transition
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.onpolicy import Judged, OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
+from cdpo.solvers.onpolicy import Judged, OnPolicyLearner, OnPolicySettings, OnPolicyState
 from cdpo.solvers.policy import Gaussian, Policy
 
 
@@ -35,18 +34,10 @@ class ActorCritic(OnPolicyLearner):
 
     settings: ActorCriticSettings
 
-    def learn(
-        self,
-        policy: Policy,
-        state: OnPolicyState,
-        taken: Transition,
-        objective: Objective,
-        key: Array,
-        leads: Array | None = None,
+    def _improved(
+        self, policy: Policy, state: OnPolicyState, judged: Judged, objective: Objective, key: Array
     ) -> tuple[Policy, OnPolicyState, Metrics]:
         """Gradient steps of critics and policy on all minibatches; metrics are means over them."""
-        state, judged = self._judged(policy, state, taken, objective.discount, leads)
-        judged = judged._replace(advantage=scaled(judged.advantage))
 
         def loss(part: Judged, here: Gaussian) -> tuple[Array, Metrics]:
             # For the policy that acted this is the gradient of the log-density. For the one it has become since, what

@@ -54,7 +54,6 @@ class Judged(NamedTuple):
 class OnPolicyLearner(Learner):
     """Learns by `learn` on rollouts of the policy itself."""
 
-    @abstractmethod
     def learn(
         self,
         policy: Policy,
@@ -68,6 +67,15 @@ class OnPolicyLearner(Learner):
 
         Rollouts may also be cut off between two steps: `leads` [H, M, P] is 1.0 where a step leads to the next.
         """
+        state, judged = self._judged(policy, state, taken, objective.discount, leads)
+        judged = judged._replace(advantage=_scaled(judged.advantage))
+        return self._improved(policy, state, judged, objective, key)
+
+    @abstractmethod
+    def _improved(
+        self, policy: Policy, state: OnPolicyState, judged: Judged, objective: Objective, key: Array
+    ) -> tuple[Policy, OnPolicyState, Metrics]:
+        """By what was judged [H, M, P], with advantages of mean zero and deviation one."""
 
     def begin(self, policy: Policy, models: int, key: Array) -> OnPolicyState:
         """Untrained critics."""
@@ -175,6 +183,6 @@ class OnPolicyLearner(Learner):
         return jnp.mean(noise_error(here.log_deviation, self.settings.deviation))
 
 
-def scaled(advantage: Array) -> Array:
+def _scaled(advantage: Array) -> Array:
     """To a mean of zero and a deviation of one."""
     return (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-6)

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdpo.dynamics.replay import Transition
-from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.onpolicy import Judged, OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
+from cdpo.solvers.onpolicy import Judged, OnPolicyLearner, OnPolicySettings, OnPolicyState
 from cdpo.solvers.policy import Gaussian, Policy
 
 
@@ -29,12 +27,6 @@ class PPOSettings(OnPolicySettings):
     gradient: float | None = None
     """Largest norm of a gradient, of policy or critics; a longer one is shortened. If not given, none is."""
 
-    def __post_init__(self) -> None:
-        """Reject settings outside their range."""
-        super().__post_init__()
-        if self.gradient is not None and not self.gradient > 0:
-            raise UserError(f"ppo.gradient must be above 0, not {self.gradient:g}")
-
 
 class PPO(OnPolicyLearner):
     """Climbs the advantages of what was done, no further than the ratio's clip, in several passes."""
@@ -48,19 +40,11 @@ class PPO(OnPolicyLearner):
             super()._network if longest is None else optax.chain(optax.clip_by_global_norm(longest), super()._network)
         )
 
-    def learn(
-        self,
-        policy: Policy,
-        state: OnPolicyState,
-        taken: Transition,
-        objective: Objective,
-        key: Array,
-        leads: Array | None = None,
+    def _improved(
+        self, policy: Policy, state: OnPolicyState, judged: Judged, objective: Objective, key: Array
     ) -> tuple[Policy, OnPolicyState, Metrics]:
         """Gradient steps of critics and policy on all minibatches of all epochs; metrics are means over them."""
         clip = self.settings.clip
-        state, judged = self._judged(policy, state, taken, objective.discount, leads)
-        judged = judged._replace(advantage=scaled(judged.advantage))
 
         def loss(part: Judged, here: Gaussian) -> tuple[Array, Metrics]:
             ratio = jnp.exp(self._density(here, part.raw) - part.density)

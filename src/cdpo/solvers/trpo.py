@@ -10,9 +10,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 
-from cdpo.dynamics.replay import Transition
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings, OnPolicyState, scaled
+from cdpo.solvers.onpolicy import Judged, OnPolicyLearner, OnPolicySettings, OnPolicyState
 from cdpo.solvers.policy import Gaussian, Policy, kl_divergence
 
 
@@ -39,23 +38,15 @@ class TRPO(OnPolicyLearner):
 
     settings: TRPOSettings
 
-    def learn(
-        self,
-        policy: Policy,
-        state: OnPolicyState,
-        taken: Transition,
-        objective: Objective,
-        key: Array,
-        leads: Array | None = None,
+    def _improved(
+        self, policy: Policy, state: OnPolicyState, judged: Judged, objective: Objective, key: Array
     ) -> tuple[Policy, OnPolicyState, Metrics]:
         """One step of the policy on all rollouts, and some of the critics."""
         settings, trust = self.settings, objective.trust
-        state, judged = self._judged(policy, state, taken, objective.discount, leads)
-        advantage = scaled(judged.advantage)
         old = policy(judged.observation)
 
         def loss(acting: Policy, here: Gaussian) -> tuple[Array, tuple[Array, Array]]:
-            gain = jnp.mean(jnp.exp(self._density(here, judged.raw) - judged.density) * advantage)
+            gain = jnp.mean(jnp.exp(self._density(here, judged.raw) - judged.density) * judged.advantage)
             return self._held(here) - gain, (jnp.mean(here.log_deviation), jnp.mean(kl_divergence(old, here)))
 
         descended, multiplier = self._lagrangian(policy, state, judged.observation, loss, trust, key)
