@@ -224,7 +224,9 @@ MISTAKES = {
     "resume finished": "has finished; there is nothing to go on with",
     "resume unfinished": "no tabular command",
     "resume foreign": "no tabular command",
-    "resume other": "of kind 'reproduction', which cannot be resumed",
+    "resume other": "is a reproduction; go on with: cdpo reproduce",
+    "resume strange": "of kind 'strange', which cannot be resumed",
+    "report other": "has no figures yet; go on with: cdpo reproduce",
 }
 
 

@@ -39,6 +39,10 @@ class Resume:
         config = folder.config
         if config.get("kind") == "train":
             return resume_training(folder, self.episodes)
+        if config.get("kind") == "reproduction":
+            raise UserError(
+                f"{str(self.folder)!r} is a reproduction; go on with: {config.get('command', 'cdpo reproduce')}"
+            )
         if config.get("kind") != "tabular":
             raise UserError(f"{str(self.folder)!r} is a run of kind {config.get('kind')!r}, which cannot be resumed")
         if self.episodes:

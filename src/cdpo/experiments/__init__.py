@@ -118,7 +118,8 @@ def reproduce(
     if rows := seed_rows([record for record in records if "regret" in record]):
         paths.append(folder.figures / "seeds.csv")
         write_atomic(paths[-1], csv_bytes(rows))
-    folder.write_summary({"results": records, "versions": versions(), "hardware": hardware()})
+    drawn = {"figures": [path.name for path in paths]}
+    folder.write_summary({"results": records, **drawn, "versions": versions(), "hardware": hardware()})
     return paths, records
 
 

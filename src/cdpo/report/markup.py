@@ -32,7 +32,11 @@ def join(parts: Iterable[str]) -> Markup:
 
 def inline(figure: Figure, title: str) -> Markup:
     """The figure as an element of a page. `title` is what a screen reader says."""
-    text = style.svg(figure).decode()
+    return drawing(style.svg(figure).decode(), title)
+
+
+def drawing(text: str, title: str) -> Markup:
+    """A drawing of this project's, the text of an SVG file, as an element of a page."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would hold for the whole page; the page has it
     text = re.sub(r' xmlns(:xlink)?="[^"]*"| version="[^"]*"', "", text, count=3)

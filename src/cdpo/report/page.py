@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from cdpo.errors import UserError, unknown
-from cdpo.report import tabular, training
+from cdpo.report import reproduction, tabular, training
 from cdpo.report.markup import Markup, join, tag
 from cdpo.runs import RunFolder, write_atomic
 
@@ -25,6 +25,7 @@ class Kind:
 KINDS = {
     "tabular": Kind(tabular.section, tabular.comparison, tabular.write_figures, tabular.NOTES),
     "train": Kind(training.section, training.comparison, training.write_figures, training.NOTES),
+    "reproduction": Kind(reproduction.section, reproduction.comparison, reproduction.write_figures, reproduction.NOTES),
 }
 
 # The reader's browser enforces what the first line of this file promises.
