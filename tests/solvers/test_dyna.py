@@ -51,6 +51,22 @@ def test_what_is_spent_is_the_mean_divergence_over_the_states_as_it_is_counted(l
     assert around(q, 0.1).spent(q, states) == 0
 
 
+@pytest.mark.parametrize("count", [1, 32, 1024])
+def test_a_gradient_step_watches_some_states_with_what_the_centre_does_there_and_few_states_all_once(
+    linear_task, some_policy, count
+):
+    q = some_policy(linear_task(one))
+    trust = around(q, 0.1, count=count)
+    watched, chosen = trust.some_watched(KEY)
+    np.testing.assert_allclose(chosen.mean, q(watched).mean, rtol=1e-5)
+    assert set(watched[:, 0].tolist()) <= set(trust.watched[:, 0].tolist())
+    if count <= 32:
+        np.testing.assert_array_equal(watched, trust.watched)
+    else:
+        assert len(watched) < count
+        assert (watched != trust.some_watched(jax.random.key(1))[0]).any()
+
+
 @pytest.mark.parametrize(("bound", "active"), [(1e3, True), (1e-6, False)])
 def test_a_policy_inside_the_trust_region_or_without_one_is_given_back_as_it_is(
     linear_task, some_policy, bound, active

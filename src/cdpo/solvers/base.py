@@ -53,7 +53,9 @@ class Trust(eqx.Module):
         return jnp.mean(counted(kl_divergence(policy(states), self.centre(states))))
 
     def some_watched(self, key: Array) -> tuple[Array, Gaussian]:
-        """Some of the watched states, as many as a gradient step needs [W, d], and what q does there."""
+        """Some of the watched states, as a gradient step needs, or all of few, [W, d]; and what q does there."""
+        if self.watched.shape[0] <= _WATCHED:
+            return self.watched, self.chosen
         rows = jax.random.randint(key, (_WATCHED,), 0, self.watched.shape[0])
         return self.watched[rows], jax.tree.map(lambda leaf: leaf[rows], self.chosen)
 
