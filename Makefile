@@ -45,6 +45,7 @@ bench: $(STAMP) ## measure the tabular and the deep part
 	@$(BIN)/python benchmarks/tabular.py
 	@$(BIN)/python benchmarks/deep.py
 	@$(BIN)/python benchmarks/bptt.py
+	@$(BIN)/python benchmarks/sac.py
 
 clean: ## remove .venv and caches (runs/ stays: it holds results)
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
