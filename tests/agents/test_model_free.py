@@ -86,7 +86,7 @@ class Shown(gymnasium.Env):
 
 
 class Steady(gymnasium.Env):
-    """One for every step, which it counts, until the time limit; or only three times."""
+    """One for every step until the time limit, or only three times; it counts to four, to be cut where it has been."""
 
     observation_space = Box(-2.0, 2.0, (1,), np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
@@ -99,7 +99,7 @@ class Steady(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
-        return np.float32([self.count / 5]), 1.0, self.ends and self.count == 3, False, {}
+        return np.float32([self.count % 4 / 5]), 1.0, self.ends and self.count == 3, False, {}
 
 
 class Short(Steady):
@@ -196,6 +196,12 @@ def test_networks_see_z_scores_of_all_data(name):
         inputs = made._trainer.mind(0).policy.inputs
         np.testing.assert_allclose(inputs.mean, np.mean(seen, axis=0), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(inputs.deviation, np.std(seen, axis=0) if count > 1 else 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NEWEST)
+def test_hidden_layers_are_those_of_the_authors(name):
+    mind = agent(name, Delayed, horizon=2, **QUIET)._trainer.mind(0)
+    assert mind.policy.net.activation == mind.learner.critics.activation == "tanh"
 
 
 @pytest.mark.parametrize("name", NEWEST)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdpo.dynamics.networks import MLP, Normaliser, orthogonal, rescale_inputs, rescale_outputs
+from cdpo.dynamics.networks import MLP, Normaliser, activated, orthogonal, rescale_inputs, rescale_outputs
 
 few = settings(derandomize=True, max_examples=15, deadline=None)
 seeds = st.integers(0, 10**6)
@@ -67,6 +67,16 @@ def test_created_weights_have_variance_one_over_fan_in_and_members_differ():
     assert np.std(net.weights[0]) == pytest.approx(0.1, rel=0.03)
     assert all(not np.any(bias) for bias in net.biases)
     assert not np.any(net.weights[0][0] == net.weights[0][1])
+
+
+def test_another_activation_reaches_every_network_of_a_tree_and_changes_nothing_else():
+    net = MLP.create(jax.random.key(0), (3, 8, 2))
+    tree = activated((net, {"moments": net}, jnp.ones(2)), "tanh")
+    x = jnp.linspace(-1, 1, 12).reshape(4, 3)
+    by_hand = jnp.tanh(x @ net.weights[0] + net.biases[0]) @ net.weights[1] + net.biases[1]
+    np.testing.assert_allclose(tree[0](x), by_hand, atol=1e-6)
+    assert jax.tree.structure(tree[1]["moments"]) == jax.tree.structure(tree[0]) != jax.tree.structure(net)
+    np.testing.assert_array_equal(tree[2], 1)
 
 
 @pytest.mark.parametrize("ensemble", [(), (2, 3)])

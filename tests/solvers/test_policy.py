@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdpo.dynamics.networks import Normaliser
+from cdpo.dynamics.networks import Normaliser, activated
 from cdpo.solvers.policy import Gaussian, HostPolicy, Policy, counted, kl_divergence
 from cdpo.tasks import find_task
 
@@ -107,9 +107,10 @@ def test_what_a_state_counts_for_is_its_divergence_and_far_away_grows_like_the_d
     assert np.all(np.diff(counted(jnp.linspace(0, 10, 500))) > 0)
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize(("extra", "hidden"), [(0, (8,)), (2, (8, 4)), (0, ())])
-def test_the_policy_on_the_host_has_the_same_mode_and_draws(task, some_policy, extra, hidden):
-    policy = some_policy(task, extra=extra, hidden=hidden)
+def test_the_policy_on_the_host_has_the_same_mode_and_draws(task, some_policy, extra, hidden, activation):
+    policy = activated(some_policy(task, extra=extra, hidden=hidden), activation)
     rng = np.random.default_rng(0)
     observation = rng.normal(size=(20, 2))
     noise = rng.normal(size=(20, 1)).astype(np.float32)

@@ -16,7 +16,7 @@ from jax import Array
 from cdpo.agents.base import Rule
 from cdpo.agents.model_free import ModelFree
 from cdpo.dynamics.ensemble import chosen, feature_size
-from cdpo.dynamics.networks import Normaliser, orthogonal
+from cdpo.dynamics.networks import Normaliser, activated, orthogonal
 from cdpo.dynamics.replay import Replay, Transition
 from cdpo.solvers.base import Metrics, Starts
 from cdpo.solvers.critics import traced
@@ -60,12 +60,13 @@ class Newest(ModelFree):
 
     @partial(jax.jit, static_argnums=1)
     def begin(self, hidden: tuple[int, ...], key: Array) -> NewestMind:
-        """Untrained; the last layer of the policy says next to nothing."""
+        """Untrained, with the authors' tanh in hidden layers; the last layer of the policy says next to nothing."""
         first, second, third = (jax.random.fold_in(key, number) for number in (1, 2, 3))
         policy = Policy.create(self.task, Normaliser.identity(feature_size(self.task)), hidden, first)
         policy = eqx.tree_at(lambda p: p.net, policy, orthogonal(policy.net, first, _QUIET))
         state = self.learner.begin(policy, 1, second)
         state = state._replace(critics=orthogonal(state.critics, third))
+        policy, state = activated((policy, state), "tanh")
         blank = Replay.empty(self.task.observations, self.task.actions, self.steps)
         told = jax.eval_shape(lambda: self._learned(policy, state, blank, policy.inputs, key)[2])
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), told)

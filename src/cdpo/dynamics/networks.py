@@ -1,16 +1,17 @@
 """Networks whose leading axes are ensembles, and the scaling of what they see."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-Activation = Literal["swish", "relu"]
-_ACTIVATIONS = {"swish": jax.nn.silu, "relu": jax.nn.relu}
+Activation = Literal["swish", "relu", "tanh"]
+_ACTIVATIONS = {"swish": jax.nn.silu, "relu": jax.nn.relu, "tanh": jnp.tanh}
 _LOUDEST = 5.0  # of the average norm of a first layer's rows: what a part may become by widening
 
 
@@ -113,6 +114,15 @@ def orthogonal(net: MLP, key: Array, last: float = 1.0) -> MLP:
 
     weights = tuple(drawn(*each) for each in zip(range(len(gains)), net.weights, gains, strict=True))
     return eqx.tree_at(lambda n: (n.weights, n.biases), net, (weights, jax.tree.map(jnp.zeros_like, net.biases)))
+
+
+def activated(tree: Any, activation: Activation) -> Any:
+    """The same with another activation in all its networks, the moments of their optimisers among them."""
+
+    def is_net(node: Any) -> bool:
+        return isinstance(node, MLP)
+
+    return jax.tree.map(lambda x: replace(x, activation=activation) if is_net(x) else x, tree, is_leaf=is_net)
 
 
 def rescale_inputs(net: MLP, old: Normaliser, new: Normaliser) -> MLP:

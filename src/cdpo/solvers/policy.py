@@ -17,6 +17,7 @@ _LOG_DEVIATION = (-5.0, 1.0)
 # that saturate, as those of a good swing-up do, falls without bound.
 REACH = 2.5
 _SATURATED = 1 - 1e-6
+_ON_HOST: dict[str, Callable[[np.ndarray], np.ndarray]] = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh}
 _FAR = 1.6  # in KL; from about there on Pinsker's bound of the total variation is not the best one
 
 
@@ -119,6 +120,7 @@ class HostPolicy:
         first = net.weights[0] / inputs.deviation[:, None]
         bias = net.biases[0] - (inputs.mean / inputs.deviation) @ net.weights[0]
         self._layers = [(first, bias), *zip(net.weights[1:], net.biases[1:], strict=True)]
+        self._activation = _ON_HOST[net.activation]
         self._actions = policy.task.actions
         self._all = policy.actions
 
@@ -129,7 +131,7 @@ class HostPolicy:
         """The action in [-1, 1] at observations [..., d]: the mode, or a draw with standard normal `noise` [..., m]."""
         x: np.ndarray = self._features(np.asarray(observation, np.float32))
         for weight, bias in self._layers[:-1]:
-            x = np.maximum(x @ weight + bias, 0.0)
+            x = self._activation(x @ weight + bias)
         weight, bias = self._layers[-1]
         output = x @ weight + bias
         raw = _soft_clip(output[..., : self._actions], -REACH, REACH, np)
