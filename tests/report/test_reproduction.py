@@ -47,3 +47,9 @@ def test_a_file_that_is_gone_or_damaged_is_told_in_one_line(folder, damage):
     damage(folder.figures / "returns.svg")
     with pytest.raises(UserError, match=r"cannot read .*returns\.svg.*draw it again with cdpo reproduce"):
         build_page([folder])
+
+
+def test_one_that_was_drawn_before_figures_were_listed_is_to_be_drawn_again(folder):
+    folder.write_summary({"results": []})
+    with pytest.raises(UserError, match="has no figures yet; go on with: cdpo reproduce <x>"):
+        build_page([folder])

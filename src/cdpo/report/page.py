@@ -25,7 +25,7 @@ class Kind:
 KINDS = {
     "tabular": Kind(tabular.section, tabular.comparison, tabular.write_figures, tabular.NOTES),
     "train": Kind(training.section, training.comparison, training.write_figures, training.NOTES),
-    "reproduction": Kind(reproduction.section, reproduction.comparison, reproduction.write_figures, reproduction.NOTES),
+    "reproduction": Kind(reproduction.section, reproduction.comparison, reproduction.drawn, reproduction.NOTES),
 }
 
 # The reader's browser enforces what the first line of this file promises.

@@ -21,7 +21,7 @@ _ROWS = 60  # of a table that is shown; more is for programs
 
 def section(name: str, folder: RunFolder) -> Markup:
     """Everything about one reproduction."""
-    config, files = folder.config, write_figures(folder)
+    config, files = folder.config, drawn(folder)
     return tag(
         "section",
         tag("h2", name),
@@ -39,12 +39,13 @@ def comparison(folders: Mapping[str, RunFolder]) -> Markup:
     return Markup("")
 
 
-def write_figures(folder: RunFolder) -> list[Path]:
-    """The figures, which `cdpo reproduce` wrote."""
-    if not (folder.path / "summary.json").exists():
+def drawn(folder: RunFolder) -> list[Path]:
+    """The figures and their data, which `cdpo reproduce` wrote, in its order."""
+    names = folder.summary.get("figures") if (folder.path / "summary.json").exists() else None
+    if not names:
         command = folder.config.get("command", "cdpo reproduce")
         raise UserError(f"{str(folder.path)!r} has no figures yet; go on with: {command}")
-    return [folder.path / "figures" / Path(str(name)).name for name in folder.summary.get("figures", ())]
+    return [folder.path / "figures" / Path(str(name)).name for name in names]
 
 
 def _outline(folder: RunFolder) -> dict[str, str]:
@@ -64,8 +65,8 @@ def _figure(path: Path) -> Markup:
     width = re.search(r'<svg[^>]* viewBox="0 0 ([0-9.]+) ', text)
     if width is None:
         raise _unreadable(path, "it is no drawing")
-    drawn = tag("div", drawing(text, title), class_="wide", style=f"--natural: {width[1]}pt")
-    return tag("figure", drawn, tag("figcaption", title))
+    shown = tag("div", drawing(text, title), class_="wide", style=f"--natural: {width[1]}pt")
+    return tag("figure", shown, tag("figcaption", title))
 
 
 def _table(path: Path) -> Markup:
