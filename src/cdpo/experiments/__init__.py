@@ -33,7 +33,7 @@ FIGURES: dict[str, Figure] = {
     ),
     "tuning": Figure(
         "beside figure 3",
-        "three trials of each exploration rule on pendulum-swingup with penalty 0.1",
+        "three trials of each exploration rule on pendulum-swingup with penalty 0.1 and on half-cheetah",
         trials.tuning,
         trials.draw_trials,
     ),
