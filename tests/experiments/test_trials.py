@@ -68,10 +68,16 @@ def record(label, final, **changes):
     return {**told, "final": final, "ledger": [entry, {**entry, "lost_share": None}], **changes}
 
 
+def test_what_learns_sooner_has_the_higher_mean():
+    curves = [{"env_steps": [1, 2, 3], "eval_return": told} for told in ([0.0, 6.0, 6.0], [0.0, None, 6.0], [None] * 3)]
+    assert trials.means({"curves": curves}) == [4.0, 3.0, None]
+
+
 def test_the_table_of_trials_by_hand(tmp_path, rows):
     records = [record("kl 0.1", [1.0, 2.0, 6.0]), record("kl 0.3", [None, None]), record("far", [3.0], task="reacher")]
     first, second, third = trial_rows(records)
     assert (first["interquartile_mean"], first["lowest"], first["highest"], first["seeds"]) == (3.0, 1.0, 6.0, 3)
+    assert (first["mean_of_evaluations"], second["mean_of_evaluations"]) == (3.0, None)
     assert first["lost_share"] == 0.25 and first["kl_of_bound"] is None
     assert (second["interquartile_mean"], second["lowest"], second["seeds"]) == (None, None, 0)
     assert (third["task"], third["variant"], third["lanes"]) == ("reacher", "far", 6)

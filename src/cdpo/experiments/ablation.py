@@ -1,5 +1,7 @@
 """Figure 5 of the paper: what the parts of CDPO are good for, one taken away or changed at a time."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from cdpo.experiments.exploration import SMOKE, Budget, on_equal_terms
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell
 from cdpo.report.figures import csv_bytes
-from cdpo.report.style import looks
+from cdpo.report.style import Look, looks
 from cdpo.runs import write_atomic
 from cdpo.tasks import find_task
 from cdpo.training.presets import preset
@@ -73,8 +75,7 @@ def draw(records: Records, folder: Path) -> list[Path]:
     paths = []
     for name, labels in FIGURES.items():
         shown = [record for label in labels for record in records if record["label"] == label]
-        look = looks({label: "cdpo" if label == WHOLE else label for label in labels})
-        look = {label: look[label] for label in labels if any(record["label"] == label for record in shown)}
+        look = {label: style for label, style in _looks(labels).items() if any(r["label"] == label for r in shown)}
         paths += draw_returns(shown, folder / name, look)
     tables = {
         "returns-by-seed": seed_rows(records),
@@ -87,6 +88,17 @@ def draw(records: Records, folder: Path) -> list[Path]:
         paths.append(folder / f"{name}.csv")
         write_atomic(paths[-1], csv_bytes(rows))
     return paths
+
+
+def _looks(labels: Sequence[str]) -> dict[str, Look]:
+    """The whole as everywhere; what has no bound in the colour of what it would be with one, dashed."""
+    found = looks({label: "cdpo" if label == WHOLE else label for label in labels})
+    for label in labels:
+        with_bound = label.removesuffix(", no bound")
+        if with_bound != label and with_bound in found:
+            found[with_bound] = replace(found[with_bound], dashes=())
+            found[label] = replace(found[label], colour=found[with_bound].colour)
+    return found
 
 
 def _tiny() -> dict[str, Any]:

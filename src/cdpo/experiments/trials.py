@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from cdpo.experiments.comparison import by_task, evaluation_rows
 from cdpo.experiments.exploration import RULES, SMOKE, Budget, rule_settings
 from cdpo.experiments.figure import Records, Scale
-from cdpo.experiments.training import TrainingCell
+from cdpo.experiments.training import TrainingCell, evaluations
 from cdpo.report.figures import csv_bytes, dot, save_figure
 from cdpo.report.style import agent_label, looks
 from cdpo.report.tables import Row, line
@@ -106,22 +106,31 @@ def settings(scale: Scale) -> list[TrainingCell]:
 
 
 def draw_trials(records: Records, folder: Path) -> list[Path]:
-    """The final evaluation of every variant: a dot, its interval and a tick for each seed."""
+    """How good every variant became, and how soon: a dot, its interval and a tick for each seed."""
     tasks = by_task(records)
     tallest = max(len(group) for group in tasks.values())
-    figure = Drawing(figsize=(3.4 * len(tasks) + 2.6, 0.28 * tallest + 1.2), layout="constrained")
-    grid = figure.subplots(1, len(tasks), squeeze=False)[0]
-    for axes, (task, group) in zip(grid, tasks.items(), strict=True):
+    figure = Drawing(figsize=(5.6 * len(tasks) + 2.6, 0.28 * tallest + 1.2), layout="constrained")
+    grid = figure.subplots(1, 2 * len(tasks), squeeze=False)[0]
+    for (task, group), good, soon in zip(tasks.items(), grid[::2], grid[1::2], strict=True):
         for place, record in enumerate(group):
-            dot(axes, place, record["final"], looks({"": record["agent"]})[""].colour)
-        axes.set_yticks(range(len(group)), [line(record) for record in group])
-        axes.set_ylim(len(group) - 0.4, -0.6)
-        axes.set_title(task)
-        axes.set_xlabel("final evaluation return")
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+            colour = looks({"": record["agent"]})[""].colour
+            dot(good, place, record["final"], colour)
+            dot(soon, place, means(record), colour)
+        good.set_title(task)
+        good.set_yticks(range(len(group)), [line(record) for record in group])
+        soon.set_yticks(range(len(group)), [""] * len(group))
+        for axes, caption in ((good, "final evaluation return"), (soon, "mean of all evaluations")):
+            axes.set_ylim(len(group) - 0.4, -0.6)
+            axes.set_xlabel(caption)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
     evaluated = folder / "evaluations.csv"
     write_atomic(evaluated, csv_bytes(evaluation_rows(records)))
     return [*save_figure(figure, folder / "trials", trial_rows(records)), evaluated]
+
+
+def means(record: Mapping[str, Any]) -> list[float | None]:
+    """Of each seed over all its evaluations: the sooner it learns, the higher."""
+    return [float(values.mean()) if len(values) else None for _, values in evaluations(dict(record))]
 
 
 def trial_rows(records: Records) -> list[Row]:
@@ -139,6 +148,7 @@ def trial_rows(records: Records) -> list[Row]:
                 "interquartile_mean": found.mean,
                 "lowest": min((each for each in record["final"] if each is not None), default=None),
                 "highest": max((each for each in record["final"] if each is not None), default=None),
+                "mean_of_evaluations": interquartile(means(record)).mean,
                 "lost_share": _mean(record, "lost_share"),
                 "kl_of_bound": _mean(record, "kl_of_bound"),
                 "wall_s": record["wall_s"],

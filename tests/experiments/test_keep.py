@@ -1,0 +1,64 @@
+"""Results that are kept: parts made elsewhere are joined, newer ones take the place of older, figures follow."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from cdpo.runs import RunFolder
+
+SOURCE = Path(__file__).parents[2] / "results" / "keep.py"
+
+
+@pytest.fixture(scope="module")
+def keep():
+    spec = importlib.util.spec_from_file_location("keep", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.keep
+
+
+def made(path, figure="tuning", **finals):
+    """A reproduction's folder with a record for each bound that `finals` names, by its final return."""
+    folder = RunFolder.create(path, {"kind": "reproduction", "figure": figure, "versions": {"jax": "1"}})
+    for bound, final in finals.items():
+        told = {"task": "pendulum-swingup-0.1", "agent": "cdpo", "label": f"CDPO, kl 0.{bound[1:]}", "seeds": [100]}
+        told |= {"episodes": 2, "wall_s": 1.0, "lanes": 1, "settings": {"sac": {"learning_rate": 1 / 3}}}
+        curves = [{"env_steps": [400, 800], "eval_return": [None, final]}]
+        ledger = [{"lost_share": None, "kl_of_bound": None}]
+        folder.append({**told, "final": [final], "curves": curves, "ledger": ledger})
+    return path
+
+
+def test_parts_are_joined_in_the_order_of_the_figure_and_newer_ones_win(keep, tmp_path, rows):
+    into = tmp_path / "kept"
+    keep("tuning", [made(tmp_path / "a", _3=1 / 3, _1=2.0)], into, "aaa")
+    keep("tuning", [made(tmp_path / "b", _03=3.0), made(tmp_path / "c", _1=4.0)], into, "bbb")
+    kept = [json.loads(text) for text in (into / "records.jsonl").read_text().splitlines()]
+    assert [(each["label"], each["final"], each["commit"]) for each in kept] == [
+        ("CDPO, kl 0.03", [3.0], "bbb"),
+        ("CDPO, kl 0.1", [4.0], "bbb"),
+        ("CDPO, kl 0.3", [0.333333333], "aaa"),
+    ]
+    assert kept[2]["settings"] == {"sac": {"learning_rate": 1 / 3}}  # what was told stays as it was
+    assert [row["interquartile_mean"] for row in rows(into / "trials.csv")] == ["3.0", "4.0", "0.333333333"]
+    assert {path.name for path in into.iterdir()} == {"records.jsonl", "trials.csv", "trials.svg", "evaluations.csv"}
+
+
+def test_what_is_kept_can_be_drawn_again_without_its_folders(keep, tmp_path):
+    into = tmp_path / "kept"
+    keep("tuning", [made(tmp_path / "a", _1=2.0)], into, "aaa")
+    before = {path.name: path.read_bytes() for path in into.iterdir()}
+    (into / "trials.svg").unlink()
+    keep("tuning", [], into, "")
+    assert {path.name: path.read_bytes() for path in into.iterdir()} == before
+
+
+def test_another_figure_is_refused_and_nothing_is_lost(keep, tmp_path):
+    into = tmp_path / "kept"
+    keep("tuning", [made(tmp_path / "a", _1=2.0)], into, "aaa")
+    before = (into / "records.jsonl").read_bytes()
+    with pytest.raises(SystemExit, match="is no reproduction of tuning"):
+        keep("tuning", [made(tmp_path / "b", figure="settings", _1=3.0)], into, "bbb")
+    assert (into / "records.jsonl").read_bytes() == before
