@@ -10,12 +10,13 @@ from cdpo.training.settings import Settings, part_of
 PRESETS = ("default", "paper")
 
 # Janner et al. 2019 (arXiv:1906.08253), appendix C, for half-cheetah, as far as it is the same whatever the budget:
-# seven networks and five elites, rollouts of one step from visited states, 5% real transitions, one SAC for all.
+# seven networks and five elites, rollouts of one step from visited states, 5% real transitions, one SAC for all that
+# holds its entropy. With rollouts so short a seed whose policy is at the bounds of actions is caught there otherwise.
 _MBPO: dict[str, dict[str, Any]] = {
     "rule": {"models": 5, "length": 1},
     "ensemble": {"heads": 7, "likelihood": "gaussian", "patience": 6},
     "dyna": {"horizon": 1, "returns": 1, "initial": 0.0, "visited": 1.0, "broad": 0.0, "batch": 60, "real": 0.05},
-    "sac": {"critic": "pooled"},
+    "sac": {"critic": "pooled", "holds": "entropy"},
 }
 _FITTED = (
     1500  # steps of a fit: what happens seldom, as hitting the end of a rail, Gaussian heads take for noise at first
@@ -25,7 +26,7 @@ _MBPO_PAPER: dict[str, dict[str, Any]] = {
     "loop": {"noise": "white"},
     "ensemble": {"hidden": (200,) * 4, "steps": 2000, "weight_decay": 5e-5, "held_out": 0.2},
     "dyna": {"kept": 40, "updates": 40 * 25, "particles": 400 * 25 // 5},
-    "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "polyak": 0.005, "temperature": 1.0, "holds": "entropy"},
+    "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "polyak": 0.005, "temperature": 1.0},
 }
 
 # Kurutach et al. 2018 (arXiv:1802.10592), section 5 and appendix: five networks on all data, a step's model drawn at
