@@ -52,7 +52,7 @@ def learned(learner, policy, taken, trust=None, state=None):
 @given(seed=st.integers(0, 10**6), mean=st.floats(-2.5, 2.5), log=st.floats(-4.0, 0.0))
 def test_the_density_of_an_action_is_that_of_its_draw_but_for_the_squashing(seed, mean, log):
     before = Gaussian(jnp.full((4, 2), mean), jnp.full((4, 2), log))
-    action, density = squashed(before, jax.random.key(seed))
+    action, density = squashed(before, jax.random.key(seed), 2)
     raw = unsquashed(action)
     squash = jnp.sum(jnp.log1p(-(jnp.minimum(jnp.abs(action), 1 - 1e-6) ** 2)), axis=-1)
     deep = np.any(np.abs(np.asarray(raw)) > 4, axis=-1)  # there single precision has lost the digits

@@ -1,3 +1,5 @@
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -259,6 +261,27 @@ def test_the_entropys_weight_grows_when_the_policy_has_too_little_noise(policy, 
     other = eqx.tree_at(lambda p: p.net.biases[-1], policy, bias)
     _, after, _ = update(other, state, some_batch(), trust, KEY)
     assert np.sign(after.log_temperature - state.log_temperature) == direction
+
+
+@pytest.mark.parametrize("holds", ["deviation", "entropy"])
+@pytest.mark.parametrize(("noise", "beside", "direction"), [(-4.0, 4.0, 1), (0.0, -4.0, -1)])
+def test_noise_of_what_is_chosen_beside_the_action_is_neither_held_nor_rewarded(
+    linear_task, some_policy, trust, holds, noise, beside, direction
+):
+    policy = some_policy(linear_task(free), extra=1)  # its last biases: two means, two log-deviations
+    sac = SAC(dataclasses.replace(PLAIN, holds=holds))
+    state = sac.begin(policy, M, KEY)
+    batch = some_batch()
+    batch = batch._replace(action=jnp.concatenate([batch.action, 0 * batch.action], axis=-1))
+    weights = state.critics.weights[0].at[..., -1, :].set(0.0)  # critics to whom that choice is all the same
+    state = state._replace(critics=eqx.tree_at(lambda c: c.weights[0], state.critics, weights))
+    centre = Trust.around(policy, trust.watched, trust.checked, jnp.asarray(0.1), active=False)
+    bias = policy.net.biases[-1].at[2].set(noise).at[3].set(beside)
+    other = eqx.tree_at(lambda p: p.net.biases[-1], policy, bias)
+    after, learned, _ = sac.update(other, state, alone(batch), Objective(DISCOUNT, centre), KEY)
+    assert np.sign(learned.log_temperature - state.log_temperature) == direction
+    moved = np.asarray(after.net.biases[-1] - other.net.biases[-1])
+    assert moved[0] != 0 and moved[2] != 0 and moved[1] == moved[3] == 0
 
 
 def test_renormalised_critics_give_the_same_values_of_rewards_as_they_were_paid(policy, sac, state):

@@ -56,8 +56,8 @@ class Policy(eqx.Module):
         return Gaussian(_soft_clip(mean, -REACH, REACH, jnp), _soft_clip(raw, *_LOG_DEVIATION, jnp))
 
     def sample(self, observation: Array, key: Array) -> tuple[Array, Array]:
-        """Actions [..., B, m] and their log-densities [..., B]."""
-        return squashed(self(observation), key)
+        """Actions [..., B, m], and the log-densities [..., B] of what the environment gets of them."""
+        return squashed(self(observation), key, self.task.actions)
 
     def renormalised(self, inputs: Normaliser) -> Self:
         """The same policy with another normaliser."""
@@ -65,14 +65,18 @@ class Policy(eqx.Module):
         return eqx.tree_at(lambda p: (p.net, p.inputs), self, (net, inputs))
 
 
-def squashed(before: Gaussian, key: Array) -> tuple[Array, Array]:
-    """Draws after squashing [..., m], and their log-densities [...]."""
+def squashed(before: Gaussian, key: Array, parts: int) -> tuple[Array, Array]:
+    """Draws after squashing [..., m], and the log-densities [...] of their first `parts`.
+
+    Noise on the environment's actions explores. What a policy chooses beside them it only imagines, and to be rewarded
+    for noise there would spend on it what is meant for the actions.
+    """
     noise = jax.random.normal(key, before.mean.shape)
     raw = before.mean + jnp.exp(before.log_deviation) * noise
     density = -0.5 * noise**2 - before.log_deviation - 0.5 * jnp.log(2 * jnp.pi)
     # log(1 - tanh(x)^2) in a form that does not underflow
     squash = 2 * (jnp.log(2.0) - raw - jax.nn.softplus(-2 * raw))
-    return jnp.tanh(raw), jnp.sum(density - squash, axis=-1)
+    return jnp.tanh(raw), jnp.sum((density - squash)[..., :parts], axis=-1)
 
 
 def unsquashed(action: Array) -> Array:

@@ -79,18 +79,21 @@ class SAC(OffPolicyLearner):
         temperature = jnp.exp(state.log_temperature)
         state, batch, metrics = self._criticised(policy, state, batches, ahead, temperature, objective.discount, first)
 
+        parts = policy.task.actions
+
         def loss(acting: Policy, here: Gaussian) -> tuple[Array, tuple[Array, Array]]:
-            action, density = squashed(here, second)
+            action, density = squashed(here, second, parts)
             gain = jnp.min(values(state.critics, acting, batch.observation, action), axis=1)
             # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
-            return jnp.mean(temperature * density - gain), (jnp.mean(here.log_deviation), -jnp.mean(density))
+            noise = jnp.mean(here.log_deviation[..., :parts])
+            return jnp.mean(temperature * density - gain), (noise, -jnp.mean(density))
 
         policy, state, (noise, entropy), multiplier = self._climbed(
             policy, state, batch.observation, loss, objective.trust, third
         )
         # Too little noise: more weight. The logarithm of the weight itself takes the step.
         by_entropy = self.settings.holds == "entropy"
-        slack = entropy + policy.actions if by_entropy else noise - jnp.log(self.settings.deviation)
+        slack = entropy + parts if by_entropy else noise - jnp.log(self.settings.deviation)
         change, optimiser = self._temperature.update(slack, state.temperature_optimiser)
         log_temperature = optax.apply_updates(state.log_temperature, change)
         state = state._replace(log_temperature=log_temperature, temperature_optimiser=optimiser)

@@ -136,7 +136,7 @@ def roll_out(policy: Policy, centre: Policy, models: ModelSet, begin: Array, key
         observation, alive = carry
         act, move = jax.random.split(key)
         before = policy(observation)
-        action, _ = squashed(before, act)
+        action, _ = squashed(before, act, policy.task.actions)
         following, reward, terminated = models.step(observation, action, move)
         kl = counted(kl_divergence(before, centre(observation)))
         after = alive * (1 - terminated)
