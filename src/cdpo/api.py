@@ -226,7 +226,7 @@ class Seed:
         assert isinstance(agent, ModelBased)
         if self._agent.episodes < 2:
             raise UserError("no model was fitted yet to plan on; train the agent first")
-        told = settings if settings.solver == "mpc" else preset("default", self._trainer.task, settings.rule.name)
+        told = settings if "mpc" in settings.parts else preset("default", self._trainer.task, settings.rule.name)
         plans = told.changed(mpc={**_DECIDING, **changes}).mpc
         key = jax.random.fold_in(jax.random.key(1), self.seed)
         models = sampled_models(mind.belief, agent.rule.models, "subset", key)

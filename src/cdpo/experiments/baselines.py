@@ -15,7 +15,7 @@ from cdpo.training.settings import Settings
 
 MODEL_BASED = ("cdpo", "mbpo", "slbo", "me-trpo", "dpi")
 MODEL_FREE = ("sac", "ppo", "mpo")
-LONG = 300_000  # environment steps that agents without a model have by themselves
+LONG = 300_000  # environment steps, in episodes as long as they can be, that agents without a model have by themselves
 _EVALUATIONS = 40  # of such a run
 _FEW = ("cdpo", "mbpo", "sac")  # for a look at how it works
 
@@ -37,7 +37,7 @@ def cells(scale: Scale) -> list[TrainingCell]:
         for agent in MODEL_FREE if scale == "paper" else ():
             longer = LONG // find_task(task).horizon
             own = settings[agent].changed(loop={"evaluate": max(1, longer // _EVALUATIONS)})
-            found.append(TrainingCell(task, own, longer, seeds, label=f"{agent_label(agent)}, {LONG:,} steps"))
+            found.append(TrainingCell(task, own, longer, seeds, label=f"{agent_label(agent)}, longer"))
     return found
 
 

@@ -137,7 +137,16 @@ _CHEETAH: dict[str, dict[str, Any]] = {
         "learning_rate": 3e-4,
         "deviation": 0.4,
     },
-    # Not tried yet: for a GPU, where many candidates cost little more than few.
+    # The other solvers were not tried there yet: for a GPU, where many candidates cost little more than few.
+    "bptt": {
+        "horizon": 5,
+        "particles": 64,
+        "updates": 1000,
+        "hidden": (256, 256),
+        "learning_rate": 3e-4,
+        "deviation": 0.4,
+        "initial": 0.05,
+    },
     "mpc": {
         "horizon": 12,
         "plans": 64,
@@ -157,6 +166,9 @@ _PUSHER: dict[str, dict[str, Any]] = {
     "ensemble": {"hidden": (200,) * 3, "steps": 500, "patience": 4},
     "dyna": {"updates": 50, "particles": 64, "horizon": 15, "visited": 0.75},
     "sac": {"hidden": (128, 128), "critic_steps": 4, "layer_norm": True, "learning_rate": 5e-4, "deviation": 0.4},
+    # The other solvers were not tried there yet.
+    "bptt": {"hidden": (128, 128), "updates": 500, "learning_rate": 5e-4, "deviation": 0.4, "visited": 0.75},
+    "mpc": {"hidden": (128, 128), "updates": 50, "learning_rate": 5e-4, "deviation": 0.4, "visited": 0.75},
 }
 # Random actions lead so far out that the costs there would be all that critics learn: no rollout begins there.
 _LQR: dict[str, dict[str, Any]] = {
