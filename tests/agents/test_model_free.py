@@ -298,3 +298,15 @@ def test_bad_settings_are_one_line(name, changes, word):
     with pytest.raises(UserError) as told:
         AGENTS[name]("inverted-pendulum", **changes)
     assert word in str(told.value) and "\n" not in str(told.value)
+
+
+def test_ppo_begins_with_orthogonal_layers_tanh_between_and_a_policy_that_says_next_to_nothing():
+    made = preset("default", find_task("pendulum-swingup"), "ppo").agent(find_task("pendulum-swingup"))
+    mind = made.begin((16, 8), jax.random.key(0))
+    critic = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[-2:]), list(mind.learner.critics.weights))
+    for weights, last in ((list(mind.policy.net.weights), 0.01), (critic, 1.0)):
+        for number, weight in enumerate(np.asarray(each, np.float64) for each in weights):
+            gram = weight.T @ weight if weight.shape[0] >= weight.shape[1] else weight @ weight.T
+            gain = last if number == 2 else np.sqrt(2)
+            np.testing.assert_allclose(gram, gain**2 * np.eye(len(gram)), atol=1e-5)
+    assert mind.policy.net.activation == mind.learner.critics.activation == "tanh"

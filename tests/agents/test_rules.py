@@ -379,11 +379,11 @@ def test_two_iterations_give_finite_numbers_and_every_metric(rule):
     assert moved == (rule.name != "me-trpo")
 
 
-@pytest.mark.parametrize("rule", [rule for rule in QUICK if isinstance(rule, CDPO)], ids=described)
+@pytest.mark.parametrize(
+    "rule", [rule for rule in QUICK if isinstance(rule, CDPO) and rule.update != "referential"], ids=described
+)
 def test_what_is_spent_of_the_trust_region_is_within_its_bound(rule):
     _, metrics = learned(rule)
-    if rule.update == "referential":
-        return
     for iteration, told in enumerate(metrics, start=1):
         power = {"sqrt": 0.5, "linear": 1.0}.get(rule.schedule, 0.0)
         assert told["kl_bound"] == pytest.approx(1e-3 / iteration**power, rel=1e-5)

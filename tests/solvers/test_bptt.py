@@ -34,6 +34,18 @@ def away(policy, by):
     return eqx.tree_at(lambda p: p.net, policy, jax.tree.map(lambda leaf: leaf + by, policy.net))
 
 
+def test_a_long_gradient_is_shortened_to_the_clip_and_a_short_one_is_as_it_is():
+    optimiser = BPTT(changed(TINY, clip=0.5))._climb
+    for length, seen in ((40.0, 0.5), (0.2, 0.2)):
+        gradient = {"a": jnp.array([0.6, 0.0]) * length, "b": jnp.array([0.8]) * length}
+        _, after = optimiser.update(gradient, optimiser.init(gradient))
+        [moment] = [
+            part.mu for part in jax.tree.leaves(after, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(part, "mu")
+        ]
+        expected = jax.tree.map(lambda leaf, by=0.1 * seen / length: by * leaf, gradient)  # a tenth of it at first
+        jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-5), moment, expected)
+
+
 # --- the objective
 
 

@@ -69,7 +69,10 @@ def test_the_paper_preset_holds_the_papers_table():
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("name", PRESETS)
 def test_agents_without_a_model_have_the_settings_of_their_authors_whatever_the_task(task, name):
-    ppo, mpo = (preset(name, TASKS[task], rule) for rule in ("ppo", "mpo"))
+    sac, ppo, mpo = (preset(name, TASKS[task], rule) for rule in ("sac", "ppo", "mpo"))
+    assert (sac.sac.hidden, sac.sac.learning_rate, sac.sac.polyak) == ((256, 256), 3e-4, 0.005)
+    assert sac.sac.holds == "entropy"
+    assert (sac.rule.batch, sac.rule.ratio, sac.sac.critic, sac.loop.noise) == (256, 1.0, "pooled", "white")
     assert (ppo.rule.steps, ppo.ppo.epochs, ppo.ppo.minibatches, ppo.ppo.learning_rate) == (2048, 10, 32, 3e-4)
     assert (ppo.ppo.clip, ppo.ppo.trace, ppo.ppo.noise, ppo.ppo.gradient) == (0.2, 0.95, "learned", 0.5)
     assert (mpo.mpo.samples, mpo.mpo.kl, mpo.rule.ratio) == (20, 0.1, 1.0)
@@ -81,6 +84,7 @@ def test_mbpo_has_the_settings_of_its_authors_and_on_half_cheetah_the_budget_of_
     for settings in (ours, theirs):
         assert (settings.ensemble.heads, settings.rule.models, settings.ensemble.likelihood) == (7, 5, "gaussian")
         assert (settings.dyna.horizon, settings.dyna.real, settings.sac.critic) == (1, 0.05, "pooled")
+        assert settings.sac.holds == "entropy"
         assert settings.starts is settings.dyna and (settings.dyna.initial, settings.dyna.broad) == (0, 0)
         assert settings.ensemble.hidden == (200,) * 4 and settings.sac.hidden == (256, 256)
     cdpo = preset("default", TASKS["half-cheetah"]).dyna
@@ -88,6 +92,19 @@ def test_mbpo_has_the_settings_of_its_authors_and_on_half_cheetah_the_budget_of_
     assert ours.dyna.particles * ours.dyna.horizon == cdpo.particles * cdpo.horizon
     assert theirs.dyna.rounds * theirs.dyna.updates == 40 * 1000  # updates for a thousand steps
     assert theirs.dyna.rounds * theirs.dyna.particles * theirs.rule.models == 400 * 1000
+
+
+def test_optimism_reaches_as_far_as_trials_found_best_on_a_task():
+    reach = {task: preset("default", TASKS[task], "hucrl").rule.beta for task in ("half-cheetah", "inverted-pendulum")}
+    assert reach == {"half-cheetah": 0.03, "inverted-pendulum": 0.1}
+    assert preset("default", TASKS["pendulum-swingup"], "hucrl").rule.beta == 1
+
+
+@pytest.mark.parametrize("task", ["half-cheetah", "pusher"])
+def test_every_solver_has_networks_and_noise_of_the_same_size_on_a_large_task(task):
+    settings = preset("default", TASKS[task])
+    for part in (settings.bptt, settings.mpc):
+        assert (part.hidden, part.deviation) == (settings.sac.hidden, settings.sac.deviation)
 
 
 def test_me_trpo_has_the_settings_of_its_authors():
