@@ -1,4 +1,4 @@
-"""Agents without a model: on tasks so small that what they must learn is known."""
+"""Agents without a model, on tasks so small that what they must learn is known; agents with one learn the same."""
 
 from functools import cache
 from itertools import pairwise
@@ -137,6 +137,38 @@ def test_it_finds_an_action_for_what_it_sees(name):
     made = agent(name, Shown, horizon=64, **QUIET).learn(EPISODES[name])
     seen = np.float32([[-0.8], [0.0], [0.8]])
     np.testing.assert_allclose(made.predict(seen, deterministic=True)[0], -seen / 2, atol=0.2)
+
+
+BY_MODELS = [name for name, rule in RULES.items() if issubclass(rule, Exploration)]
+FEW = {
+    "sac": {**SMALL, "learning_rate": 3e-3},
+    "trpo": {"hidden": (16, 16)},
+    "mpc": {"hidden": (16, 16), "horizon": 4},
+}
+
+
+def by_models(name, kind):
+    """An agent that learns the rewards of the same tasks, in twelve episodes of 32 steps."""
+    uses = preset("default", the(kind, horizon=32), name).parts
+    few = {part: told for part, told in FEW.items() if part in uses}
+    if "dyna" in uses:
+        few["dyna"] = {"particles": 16, "horizon": 10} if "trpo" in uses else {"particles": 16, "updates": 50}
+    loop = {"discount": 0.9, **QUIET["loop"]}
+    return AGENTS[name](the(kind, horizon=32), ensemble={"hidden": (16, 16), "steps": 200}, loop=loop, **few).learn(12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_MODELS)
+def test_so_do_agents_with_a_model_the_action_that_pays_a_step_later(name):
+    made = by_models(name, Delayed)
+    assert made.predict(np.float32([0.0, 0.0]), deterministic=True)[0] == pytest.approx(0.5, abs=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_MODELS)
+def test_so_do_agents_with_a_model_an_action_for_what_they_see(name):
+    seen = np.float32([[-0.8], [0.0], [0.8]])
+    np.testing.assert_allclose(by_models(name, Shown).predict(seen, deterministic=True)[0], -seen / 2, atol=0.2)
 
 
 @every_agent
