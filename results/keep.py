@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cdpo.cells import Records
+from cdpo.errors import UserError
 from cdpo.experiments import FIGURES
 from cdpo.report.style import house
 from cdpo.runs import RunFolder, write_atomic
@@ -28,7 +29,7 @@ def keep(figure: str, folders: list[Path], into: Path, commit: str) -> Records:
     for path in folders:
         folder = RunFolder.open(path)
         if folder.config.get("figure") != figure:
-            raise SystemExit(f"{path} is no reproduction of {figure}")
+            raise UserError(f"{str(path)!r} is no reproduction of {figure}; name its folder")
         made = {"commit": commit, "versions": folder.config["versions"]}
         known |= {_name(record): _short(record) | made for record in folder.records()}
     order = [_name(cell.identity) for cell in FIGURES[figure].cells("paper")]
@@ -65,7 +66,10 @@ def main() -> None:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--commit", default="", help="at which the folders were made")
     options = parser.parse_args()
-    records = keep(options.figure, options.folders, options.into, options.commit)
+    try:
+        records = keep(options.figure, options.folders, options.into, options.commit)
+    except UserError as error:
+        parser.error(str(error))
     print(f"{len(records)} records in {options.into}")
 
 

@@ -1,7 +1,10 @@
 """What every test shares: which tests run, how many threads they take, and settings that take no time."""
 
+import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +32,20 @@ def forgotten_programs() -> Iterator[None]:
     import jax
 
     jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[[Path], ModuleType]:
+    """Scripts outside the package, by their paths, as modules."""
+
+    def load(path: Path) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture(scope="session")

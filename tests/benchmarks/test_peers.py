@@ -1,4 +1,3 @@
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,8 @@ PATH = Path(__file__).parents[2] / "benchmarks" / "peers.py"
 
 
 @pytest.fixture(scope="module")
-def peers():
-    spec = importlib.util.spec_from_file_location("peers", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def peers(script):
+    return script(PATH)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,14 @@ def of(task):
     return {cell.label: cell.settings for cell in cells("paper") if cell.task == task}
 
 
+def test_what_has_no_bound_is_drawn_as_what_has_one_but_dashed():
+    look = ablation._looks(ablation.FIGURES["steps"])
+    for steps in (5, 20, 80):
+        bound, none = look[f"{steps} steps"], look[f"{steps} steps, no bound"]
+        assert bound.colour == none.colour and not bound.dashes and none.dashes
+    assert len({each.colour for each in look.values()}) == 3
+
+
 @pytest.mark.parametrize("task", ablation.BUDGETS["paper"])
 def test_all_variants_of_the_paper_and_more_are_there_but_for_those_that_are_the_default(task):
     found = of(task)

@@ -1,22 +1,19 @@
 """Results that are kept: parts made elsewhere are joined, newer ones take the place of older, figures follow."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
+from cdpo.errors import UserError
 from cdpo.runs import RunFolder
 
 SOURCE = Path(__file__).parents[2] / "results" / "keep.py"
 
 
 @pytest.fixture(scope="module")
-def keep():
-    spec = importlib.util.spec_from_file_location("keep", SOURCE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.keep
+def keep(script):
+    return script(SOURCE).keep
 
 
 def made(path, figure="tuning", **finals):
@@ -59,6 +56,6 @@ def test_another_figure_is_refused_and_nothing_is_lost(keep, tmp_path):
     into = tmp_path / "kept"
     keep("tuning", [made(tmp_path / "a", _1=2.0)], into, "aaa")
     before = (into / "records.jsonl").read_bytes()
-    with pytest.raises(SystemExit, match="is no reproduction of tuning"):
+    with pytest.raises(UserError, match="is no reproduction of tuning"):
         keep("tuning", [made(tmp_path / "b", figure="settings", _1=3.0)], into, "bbb")
     assert (into / "records.jsonl").read_bytes() == before

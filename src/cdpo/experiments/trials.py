@@ -129,9 +129,9 @@ def draw_trials(records: Records, folder: Path) -> list[Path]:
     return [*save_figure(figure, folder / "trials", trial_rows(records)), evaluated]
 
 
-def means(record: Mapping[str, Any]) -> list[float | None]:
+def means(record: dict[str, Any]) -> list[float | None]:
     """Of each seed over all its evaluations: the sooner it learns, the higher."""
-    return [float(values.mean()) if len(values) else None for _, values in evaluations(dict(record))]
+    return [float(values.mean()) if len(values) else None for _, values in evaluations(record)]
 
 
 def trial_rows(records: Records) -> list[Row]:
