@@ -71,7 +71,7 @@ _FEW = ("default", "rollouts from visited states", "kl 0.3", "3 heads")  # for a
 SETTINGS: dict[Scale, dict[str, Budget]] = {
     "smoke": {"pendulum-swingup-0.1": Budget(2, 2)},
     "quick": {"pendulum-swingup-0.1": Budget(8, 2)},
-    "paper": {"pendulum-swingup-0.1": Budget(20, 3), "half-cheetah": Budget(15, 3)},
+    "paper": {"pendulum-swingup-0.1": Budget(20, 3), "half-cheetah": Budget(10, 3)},
 }
 
 
