@@ -180,7 +180,7 @@ _LQR: dict[str, dict[str, Any]] = {
 }
 # How far optimism reaches, where one calibrated deviation a step is further than any action: found in trials, of
 # half-cheetah for both of its kind.
-_BETA = {"inverted-pendulum": 0.1, "half-cheetah": 0.03, "HalfCheetah-v5": 0.03}
+_BETA = {"inverted-pendulum": 0.1, "half-cheetah": 0.1, "HalfCheetah-v5": 0.1}
 # Learners on the newest rollouts need new ones more often.
 _ROUNDS = {"ppo": 2, "trpo": 4, "actor-critic": 2}
 # Agents that learn by TRPO from long rollouts: what is theirs whatever the budget, and their budget.
