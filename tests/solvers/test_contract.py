@@ -3,6 +3,7 @@
 from typing import get_args, get_type_hints
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -20,6 +21,7 @@ from cdpo.training.settings import LEARNERS, Settings
 
 KEY = jax.random.key(0)
 BOUND = 1e-3
+UNSEEN = jnp.linspace(-1, 1, 301)[:, None]  # states of the trust region that no update was given
 NET = {"hidden": (8,), "learning_rate": 0.05}
 DYNA = DynaSettings(rounds=3, kept=2, updates=2, particles=4, horizon=3, returns=2, batch=8, real=0.25)
 ROLLED = {"horizon": 3, "particles": 4, "updates": 6, **NET}
@@ -79,6 +81,7 @@ def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the
     assert off.spent(free, off.checked) > BOUND
     assert (loose["kept"], loose["multiplier"]) == (1, 0)
     assert tight.spent(bound, tight.checked) <= BOUND
+    assert tight.spent(bound, UNSEEN) <= 1.1 * BOUND < off.spent(free, UNSEEN)
     assert held["kept"] < 1 and held["multiplier"] > 0
     for tree in (free, bound, state, loose, held):
         assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
