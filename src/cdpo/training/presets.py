@@ -11,7 +11,7 @@ PRESETS = ("default", "paper")
 
 # Janner et al. 2019 (arXiv:1906.08253), appendix C, for half-cheetah, as far as it is the same whatever the budget:
 # seven networks and five elites, rollouts of one step from visited states, 5% real transitions, one SAC for all that
-# holds its entropy. With rollouts so short a seed whose policy is at the bounds of actions is caught there otherwise.
+# holds its entropy: the deviation before squashing says nothing of a policy that is at the bounds of actions.
 _MBPO: dict[str, dict[str, Any]] = {
     "rule": {"models": 5, "length": 1},
     "ensemble": {"heads": 7, "likelihood": "gaussian", "patience": 6},
