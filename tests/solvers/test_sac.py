@@ -263,6 +263,17 @@ def test_the_entropys_weight_grows_when_the_policy_has_too_little_noise(policy, 
     assert np.sign(after.log_temperature - state.log_temperature) == direction
 
 
+@pytest.mark.parametrize(("negentropy", "direction"), [(0.01, 1), (5.0, -1)])
+def test_the_same_noise_is_too_little_or_too_much_by_the_entropy_that_is_to_be_held(
+    policy, trust, negentropy, direction
+):
+    sac = SAC(dataclasses.replace(PLAIN, holds="entropy", negentropy=negentropy))
+    state = sac.begin(policy, M, KEY)
+    noisy = eqx.tree_at(lambda p: p.net.biases[-1], policy, policy.net.biases[-1].at[1].set(-2.0))
+    _, after, _ = sac.update(noisy, state, alone(some_batch()), Objective(DISCOUNT, trust), KEY)
+    assert np.sign(after.log_temperature - state.log_temperature) == direction
+
+
 @pytest.mark.parametrize("holds", ["deviation", "entropy"])
 @pytest.mark.parametrize(("noise", "beside", "direction"), [(-4.0, 4.0, 1), (0.0, -4.0, -1)])
 def test_noise_of_what_is_chosen_beside_the_action_is_neither_held_nor_rewarded(

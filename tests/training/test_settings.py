@@ -71,7 +71,7 @@ def test_the_paper_preset_holds_the_papers_table():
 def test_agents_without_a_model_have_the_settings_of_their_authors_whatever_the_task(task, name):
     sac, ppo, mpo = (preset(name, TASKS[task], rule) for rule in ("sac", "ppo", "mpo"))
     assert (sac.sac.hidden, sac.sac.learning_rate, sac.sac.polyak) == ((256, 256), 3e-4, 0.005)
-    assert sac.sac.holds == "entropy"
+    assert (sac.sac.holds, sac.sac.negentropy) == ("entropy", 1)
     assert (sac.rule.batch, sac.rule.ratio, sac.sac.critic, sac.loop.noise) == (256, 1.0, "pooled", "white")
     assert (ppo.rule.steps, ppo.ppo.epochs, ppo.ppo.minibatches, ppo.ppo.learning_rate) == (2048, 10, 32, 3e-4)
     assert (ppo.ppo.clip, ppo.ppo.trace, ppo.ppo.noise, ppo.ppo.gradient) == (0.2, 0.95, "learned", 0.5)
@@ -84,7 +84,7 @@ def test_mbpo_has_the_settings_of_its_authors_and_on_half_cheetah_the_budget_of_
     for settings in (ours, theirs):
         assert (settings.ensemble.heads, settings.rule.models, settings.ensemble.likelihood) == (7, 5, "gaussian")
         assert (settings.dyna.horizon, settings.dyna.real, settings.sac.critic) == (1, 0.05, "pooled")
-        assert settings.sac.holds == "entropy"
+        assert (settings.sac.holds, settings.sac.negentropy) == ("entropy", 0.5)
         assert settings.starts is settings.dyna and (settings.dyna.initial, settings.dyna.broad) == (0, 0)
         assert settings.ensemble.hidden == (200,) * 4 and settings.sac.hidden == (256, 256)
     cdpo = preset("default", TASKS["half-cheetah"]).dyna

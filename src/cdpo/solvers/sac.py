@@ -27,10 +27,11 @@ class SACSettings(TwinSettings):
     temperature: float = 0.1
     """The entropy's weight at the beginning."""
     holds: Literal["deviation", "entropy"] = "deviation"
-    """What the entropy's weight holds: the deviation below, or minus the number of actions as the entropy, as the
-    authors of SAC do."""
+    """What the entropy's weight holds: the deviation of actions or, as the authors of SAC do, their entropy."""
     deviation: float = 0.2
     """Standard deviation of actions, before squashing, that is held on (geometric) average."""
+    negentropy: float = 1.0
+    """Minus the entropy, after squashing, that is held for each part of an action."""
 
 
 class SACState(NamedTuple):
@@ -93,7 +94,7 @@ class SAC(OffPolicyLearner):
         )
         # Too little noise: more weight. The logarithm of the weight itself takes the step.
         by_entropy = self.settings.holds == "entropy"
-        slack = entropy + parts if by_entropy else noise - jnp.log(self.settings.deviation)
+        slack = entropy + parts * self.settings.negentropy if by_entropy else noise - jnp.log(self.settings.deviation)
         change, optimiser = self._temperature.update(slack, state.temperature_optimiser)
         log_temperature = optax.apply_updates(state.log_temperature, change)
         state = state._replace(log_temperature=log_temperature, temperature_optimiser=optimiser)
