@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+from threading import Event
 
 import pytest
 
@@ -14,9 +15,10 @@ from cdpo.progress import Progress
 from cdpo.runs import RunFolder
 
 HAVE_RAY = importlib.util.find_spec("ray") is not None
+LONG = 60  # episodes: not over when a node is lost
 CELLS = [
     TrainingCell("inverted-pendulum", rule_settings("inverted-pendulum", rule, SMOKE), episodes, 1)
-    for rule, episodes in (("cdpo", 1), ("greedy", 40), ("psrl", 40))
+    for rule, episodes in (("cdpo", 1), ("greedy", LONG), ("psrl", LONG))
 ]
 
 
@@ -58,27 +60,36 @@ def results(path):
 def test_a_task_whose_node_is_lost_goes_on_at_another(two_nodes, tmp_path, monkeypatch):
     nodes, workers = two_nodes
     monkeypatch.setitem(FIGURES, "exploration", dataclasses.replace(FIGURES["exploration"], cells=lambda scale: CELLS))
+    spread, pause = tmp_path / "spread", Event()
 
     def make(path, progress, **how):
         reproduce("exploration", "smoke", path, "cdpo reproduce exploration", progress, **how)
         return results(path)
 
+    def episodes():
+        """That each long cell has lived through."""
+        found = [list(spread.glob(f"cells/*-{rule}-*/metrics.jsonl")) for rule in ("greedy", "psrl")]
+        return [path[0].read_text().count("\n") if path else 0 for path in found]
+
     class Losing:
-        """When the short cell has ended, both nodes have a long one, and one of them is lost."""
+        """When the short cell has ended and each node is at work on a long one, one of them is lost."""
 
         def __init__(self, label, total):
             self.left = list(workers)
 
         def advance(self, steps=1, *, note=None):
             if len(self.left) == 2:
+                while min(episodes()) < 1:
+                    pause.wait(0.1)
                 nodes.remove_node(self.left.pop(), allow_graceful=False)
+                assert max(episodes()) < LONG
 
         def done(self):
             assert len(self.left) == 1
 
     with cluster(nodes.address) as run:
-        spread = make(tmp_path / "spread", Losing, run=run)
-    assert spread == make(tmp_path / "here", Progress().task)
+        lost = make(spread, Losing, run=run)
+    assert lost == make(tmp_path / "here", Progress().task)
 
 
 @pytest.mark.extra
