@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cdpo.cells import Cell, Progress, Records, Runner, complete, run_here
 from cdpo.errors import UserError, unknown
-from cdpo.experiments import ablation, baselines, chain, comparison, exploration, posterior, studies, trials
+from cdpo.experiments import ablation, baselines, chain, comparison, exploration, posterior, published, studies, trials
 from cdpo.experiments.figure import Figure, Scale
 from cdpo.experiments.training import TrainingCell
 from cdpo.report.figures import csv_bytes
@@ -48,6 +48,12 @@ FIGURES: dict[str, Figure] = {
         "CDPO against MBPO, SLBO, ME-TRPO and DPI, and SAC, PPO and MPO without a model",
         baselines.cells,
         baselines.draw,
+    ),
+    "published": Figure(
+        "beside figure 4",
+        "CDPO, MBPO and SAC on HalfCheetah-v5, next to returns that others published",
+        published.cells,
+        published.draw,
     ),
     "ablation": Figure(
         "figure 5",

@@ -33,7 +33,7 @@ def cells(scale: Scale) -> list[TrainingCell]:
         agents = (*MODEL_BASED, *MODEL_FREE) if scale == "paper" else _FEW
         settings = {agent: preset("default", find_task(task), agent) for agent in agents}
         for own in settings.values():
-            found.append(TrainingCell(task, _tiny(own) if scale == "smoke" else own, episodes, seeds))
+            found.append(TrainingCell(task, tiny(own) if scale == "smoke" else own, episodes, seeds))
         for agent in MODEL_FREE if scale == "paper" else ():
             longer = LONG // find_task(task).horizon
             own = settings[agent].changed(loop={"evaluate": max(1, longer // _EVALUATIONS)})
@@ -53,7 +53,7 @@ def draw(records: Records, folder: Path) -> list[Path]:
     return paths
 
 
-def _tiny(settings: Settings) -> Settings:
+def tiny(settings: Settings) -> Settings:
     """The same agent with what all figures have at the scale of smoke."""
     told = {part: changes for part, changes in SMOKE.items() if part in settings.parts}
     return settings.changed(**told, rule={"models": SMOKE["models"]} if hasattr(settings.rule, "models") else {})
