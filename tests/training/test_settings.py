@@ -87,6 +87,7 @@ def test_mbpo_has_the_settings_of_its_authors_and_on_half_cheetah_the_budget_of_
         assert (settings.sac.holds, settings.sac.negentropy) == ("entropy", 0.5)
         assert settings.starts is settings.dyna and (settings.dyna.initial, settings.dyna.broad) == (0, 0)
         assert settings.ensemble.hidden == (200,) * 4 and settings.sac.hidden == (256, 256)
+    assert preset("default", TASKS["inverted-pendulum"], "mbpo").sac.negentropy == 0.05
     cdpo = preset("default", TASKS["half-cheetah"]).dyna
     assert ours.dyna.rounds * ours.dyna.updates == 2 * cdpo.rounds * cdpo.updates == 5000
     assert ours.dyna.particles * ours.dyna.horizon == cdpo.particles * cdpo.horizon

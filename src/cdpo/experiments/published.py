@@ -92,16 +92,16 @@ def _rows(records: Records) -> list[Row]:
     for record in records:
         runs = [(steps, values) for steps, values in evaluations(record) if len(steps)]
         for asked in sorted({report.steps for reports in PUBLISHED.values() for report in reports}):
-            nearest = [(steps[place], values[place]) for steps, values in runs for place in [_nearest(steps, asked)]]
+            nearest = [_nearest(steps, values, asked) for steps, values in runs]
             if not nearest or max(abs(steps - asked) for steps, _ in nearest) > asked / 20:
                 continue
-            returns = [float(value) for _, value in nearest]
+            returns = [value for _, value in nearest]
             found = interquartile(returns)
             rows.append(
                 {
                     "source": "measured",
                     "agent": agent_label(record["agent"]),
-                    "env_steps": int(max(steps for steps, _ in nearest)),
+                    "env_steps": max(steps for steps, _ in nearest),
                     "mean": float(np.mean(returns)),
                     "deviation": float(np.std(returns, ddof=1)) if len(returns) > 1 else None,
                     "interquartile_mean": found.mean,
@@ -117,5 +117,7 @@ def _rows(records: Records) -> list[Row]:
     return rows
 
 
-def _nearest(steps: np.ndarray, asked: int) -> int:
-    return int(np.argmin(np.abs(steps - asked)))
+def _nearest(steps: np.ndarray, values: np.ndarray, asked: int) -> tuple[int, float]:
+    """The evaluation at the steps next to those that are asked for."""
+    place = np.argmin(np.abs(steps - asked))
+    return int(steps[place]), float(values[place])
