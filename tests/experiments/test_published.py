@@ -1,9 +1,11 @@
 """HalfCheetah-v5 next to what others published: who is run, and what is drawn and told of both."""
 
+import numpy as np
 import pytest
 
-from cdpo.experiments import published
+from cdpo.experiments import published, reproduce
 from cdpo.experiments.published import AGENTS, PUBLISHED, TASK, cells
+from cdpo.progress import Progress
 from cdpo.tasks import find_task
 from cdpo.training.presets import preset
 
@@ -40,3 +42,11 @@ def test_ours_are_told_at_the_evaluations_nearest_to_the_steps_of_others(tmp_pat
 def test_without_any_evaluation_tables_are_all(tmp_path, curve, record):
     paths = published.draw([record("cdpo", [curve([1000], [])], task=TASK)], tmp_path)
     assert {path.name for path in paths} == {"returns-by-seed.csv", "evaluations.csv"}
+
+
+@pytest.mark.slow
+def test_at_the_smallest_scale_every_agent_is_trained_on_the_real_task(tmp_path):
+    paths, told = reproduce("published", "smoke", tmp_path / "made", "cdpo reproduce published", Progress().task)
+    assert {"published.svg", "evaluations.csv"} <= {path.name for path in paths}
+    assert [record["agent"] for record in told] == list(AGENTS)
+    assert all(np.isfinite(record["final"]).all() for record in told)

@@ -20,7 +20,7 @@ from cdpo.tabular import PSRL, Chain, Oracle, Random, study
 from cdpo.tabular.planning import Known, Model, policy_iteration, uniform_policy
 from cdpo.tabular.study import Cell
 
-TRAINED = ("exploration", "baselines", "ablation", "tuning", "settings")  # which have tests of their own
+TRAINED = ("exploration", "baselines", "published", "ablation", "tuning", "settings")  # which have tests of their own
 SIMULATED = [name for name in FIGURES if name not in TRAINED]
 POSTERIOR = ["posterior", "posterior-evolution"]
 CURVES = ["regret", "cumulative-regret"]
