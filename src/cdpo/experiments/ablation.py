@@ -16,9 +16,8 @@ from cdpo.experiments.comparison import (
 from cdpo.experiments.exploration import SMOKE, Budget, on_equal_terms
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell
-from cdpo.report.figures import csv_bytes
+from cdpo.report.figures import save_tables
 from cdpo.report.style import Look, looks
-from cdpo.runs import write_atomic
 from cdpo.tasks import find_task
 from cdpo.training.presets import preset
 
@@ -84,10 +83,7 @@ def draw(records: Records, folder: Path) -> list[Path]:
         "improvement": [row for row in improvement_rows(records) if row["agent"] == WHOLE],
         "ledger": ledger_rows(records),
     }
-    for name, rows in tables.items():
-        paths.append(folder / f"{name}.csv")
-        write_atomic(paths[-1], csv_bytes(rows))
-    return paths
+    return paths + save_tables(tables, folder)
 
 
 def _looks(labels: Sequence[str]) -> dict[str, Look]:

@@ -6,9 +6,8 @@ from cdpo.experiments.comparison import draw_comparison, draw_returns, evaluatio
 from cdpo.experiments.exploration import SMOKE, Budget
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell
-from cdpo.report.figures import csv_bytes
+from cdpo.report.figures import save_tables
 from cdpo.report.style import agent_label
-from cdpo.runs import write_atomic
 from cdpo.tasks import find_task
 from cdpo.training.presets import preset
 from cdpo.training.settings import Settings
@@ -47,9 +46,8 @@ def draw(records: Records, folder: Path) -> list[Path]:
     paths = draw_comparison(equal, folder) if equal else []
     if longer:
         paths += draw_returns(longer, folder / "long-returns")
-        for name, rows in (("long-returns-by-seed", seed_rows(longer)), ("long-evaluations", evaluation_rows(longer))):
-            paths.append(folder / f"{name}.csv")
-            write_atomic(paths[-1], csv_bytes(rows))
+        tables = {"long-returns-by-seed": seed_rows(longer), "long-evaluations": evaluation_rows(longer)}
+        paths += save_tables(tables, folder)
     return paths
 
 

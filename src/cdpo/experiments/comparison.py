@@ -11,10 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from cdpo.experiments.figure import Records
 from cdpo.experiments.training import COVERAGE, evaluations, held
-from cdpo.report.figures import GREY, Draw, Panel, csv_bytes, dot, look_of, save_figure, together
+from cdpo.report.figures import GREY, Draw, Panel, dot, look_of, save_figure, save_tables, together
 from cdpo.report.style import Look
 from cdpo.report.tables import Curve, Record, Row, line
-from cdpo.runs import write_atomic
 from cdpo.statistics import Estimate, improvement, interquartile, interquartile_band
 
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of the budget of environment steps
@@ -33,15 +32,12 @@ def draw_comparison(records: Records, folder: Path) -> list[Path]:
         "returns-at-steps": step_rows(records),
         "improvement": improvement_rows(records),
     }
-    paths = [
+    return [
         *draw_returns(records, folder / "returns"),
         *draw_ledger(records, folder),
         *draw_calibration(records, folder),
+        *save_tables(tables, folder),
     ]
-    for name, rows in tables.items():
-        paths.append(folder / f"{name}.csv")
-        write_atomic(paths[-1], csv_bytes(rows))
-    return paths
 
 
 def draw_returns(records: Records, stem: Path, look: Mapping[str, Look] | None = None) -> list[Path]:

@@ -11,10 +11,9 @@ from cdpo.experiments.comparison import evaluation_rows, learning_curve, seed_ro
 from cdpo.experiments.exploration import Budget
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell, evaluations
-from cdpo.report.figures import Panel, csv_bytes, look_of, save_figure, together
+from cdpo.report.figures import Panel, look_of, save_figure, save_tables, together
 from cdpo.report.style import agent_label
 from cdpo.report.tables import Row, line
-from cdpo.runs import write_atomic
 from cdpo.statistics import interquartile
 from cdpo.tasks import find_task
 from cdpo.training.presets import preset
@@ -65,10 +64,8 @@ def draw(records: Records, folder: Path) -> list[Path]:
             _mark(axes)
 
         paths += save_figure(together([onto], look), folder / "published", _rows(records))
-    for name, rows in (("returns-by-seed", seed_rows(records)), ("evaluations", evaluation_rows(records))):
-        paths.append(folder / f"{name}.csv")
-        write_atomic(paths[-1], csv_bytes(rows))
-    return paths
+    tables = {"returns-by-seed": seed_rows(records), "evaluations": evaluation_rows(records)}
+    return paths + save_tables(tables, folder)
 
 
 def _mark(axes: Axes) -> None:

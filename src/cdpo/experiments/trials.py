@@ -14,10 +14,9 @@ from cdpo.experiments.comparison import by_task, evaluation_rows
 from cdpo.experiments.exploration import RULES, SMOKE, Budget, rule_settings
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell, evaluations
-from cdpo.report.figures import csv_bytes, dot, save_figure
+from cdpo.report.figures import dot, save_figure, save_tables
 from cdpo.report.style import agent_label, looks
 from cdpo.report.tables import Row, line
-from cdpo.runs import write_atomic
 from cdpo.statistics import interquartile
 from cdpo.training.settings import Settings
 
@@ -124,9 +123,8 @@ def draw_trials(records: Records, folder: Path) -> list[Path]:
             axes.set_ylim(len(group) - 0.4, -0.6)
             axes.set_xlabel(caption)
             axes.xaxis.set_major_locator(MaxNLocator(5))
-    evaluated = folder / "evaluations.csv"
-    write_atomic(evaluated, csv_bytes(evaluation_rows(records)))
-    return [*save_figure(figure, folder / "trials", trial_rows(records)), evaluated]
+    tables = {"evaluations": evaluation_rows(records)}
+    return [*save_figure(figure, folder / "trials", trial_rows(records)), *save_tables(tables, folder)]
 
 
 def means(record: dict[str, Any]) -> list[float | None]:

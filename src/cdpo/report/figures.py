@@ -116,6 +116,15 @@ def save_figure(figure: Figure, stem: Path, rows: list[Row]) -> list[Path]:
     return paths
 
 
+def save_tables(tables: Mapping[str, list[Row]], folder: Path) -> list[Path]:
+    """Writes each as `folder`/name.csv."""
+    paths = []
+    for name, rows in tables.items():
+        paths.append(folder / f"{name}.csv")
+        write_atomic(paths[-1], csv_bytes(rows))
+    return paths
+
+
 def csv_bytes(rows: list[Row]) -> bytes:
     """Rows as a CSV file; the columns are those of all rows, in the order in which they first appear."""
     text = io.StringIO()
