@@ -139,6 +139,7 @@ def test_nothing_after_a_termination_counts(linear_task, linear_belief, some_pol
 
     solver = BPTT(changed(TINY, horizon=5))
     state = solver.begin(policy, 1, KEY)
+    state = state._replace(bounds=jnp.array([-1e6, 1e6]))
     huge = eqx.tree_at(lambda s: s.critics.targets.biases[-1], state, jnp.full((1, 1), 1e6))
     objective = Objective(0.9, Trust.off(policy, 4))
     loss = jax.jit(
@@ -154,6 +155,8 @@ def test_nothing_after_a_termination_counts(linear_task, linear_belief, some_pol
     assert np.all(np.asarray(trusting[1, 0, 0] == returns[1, 0, 0]))  # the step into the end: its reward alone
     assert returns[1, 0, 0] == pytest.approx(np.log(0.8), rel=1e-4)
     assert trusting[0, 0, 0] > 1e3  # before it a value may be asked
+    (_, (_, doubting)), _ = loss(huge._replace(bounds=jnp.zeros(2)), begin)
+    assert doubting[0, 0, 0] < 10 * np.log(2)  # within what the rewards seen can add up to
 
 
 # --- the whole

@@ -11,7 +11,7 @@ from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust
 from cdpo.solvers.mpc import MPC, MPCSettings
 from cdpo.solvers.policy import HostPolicy, Policy
-from cdpo.solvers.values import returns_of, roll_out
+from cdpo.solvers.values import roll_out
 from cdpo.training.settings import Settings
 
 KEY = jax.random.key(0)
@@ -108,16 +108,15 @@ def test_values_stay_within_what_rewards_can_add_up_to(linear_task, linear_belie
     policy, mpc = some_policy(task), MPC(MPCSettings(**TINY))
     objective = Objective(0.9, Trust.off(policy, 4))
     state = mpc.begin(policy, 1, KEY)
-    critics = state.memory.critics
-    targets = eqx.tree_at(lambda net: net.biases[-1], critics.targets, jnp.full((1, 1), -1e6))
-    absurd = state._replace(memory=state.memory._replace(critics=critics._replace(targets=targets)))
+    targets = eqx.tree_at(lambda net: net.biases[-1], state.critics.targets, jnp.full((1, 1), -1e6))
+    absurd = state._replace(critics=state.critics._replace(targets=targets))
     np.testing.assert_array_equal(mpc.beyond(absurd, policy, jnp.ones((1, 3, 1))), 0)  # nothing was seen to be paid
     begin = jnp.linspace(-1, 1, 8).reshape(1, 8, 1)
     after, _ = jax.jit(lambda state: mpc._fitted(state, policy, models, objective, begin, KEY))(absurd)
     path = roll_out(policy, policy, models, begin, KEY, 3)
     np.testing.assert_allclose(after.bounds, [10 * jnp.min(path.reward), 0.0], rtol=1e-4)
     np.testing.assert_array_equal(mpc.beyond(after, policy, jnp.ones((1, 3, 1))), after.bounds[0])
-    returns = returns_of(path, absurd.memory.critics, policy, jnp.ones(()), 0.9, 0.8, after.bounds)
+    returns = absurd.having_seen(path, 0.9).returns(path, policy, 0.9, 0.8)
     assert np.all(np.asarray(returns) >= after.bounds[0] - 1e-3)
 
 

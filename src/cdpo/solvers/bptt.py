@@ -14,7 +14,7 @@ from cdpo.dynamics.networks import MLP
 from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
 from cdpo.solvers.policy import Policy, counted, kl_divergence, noise_error
-from cdpo.solvers.values import Critics, CriticSettings, Memory, Path, discounts, returns_of, roll_out
+from cdpo.solvers.values import Critics, CriticSettings, Memory, Path, discounts, roll_out
 
 _PARTS = 10  # of an update; metrics are means over the last of them
 _HORIZON = {"maac": 10, "svg": 60}
@@ -90,7 +90,7 @@ class BPTT(NamedTuple):
             change, optimiser = self._climb.update(gradient, optimiser)
             acting = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
             norm = {"gradient_norm": optax.tree.norm(gradient)}
-            fitted, told = state.fitted(policy, path, returns, self.settings)
+            fitted, told = state.having_seen(path, objective.discount).fitted(policy, path, returns, self.settings)
             metrics = norm | told | self._told(path, state, objective)
             return (acting, optimiser, self._watched(acting, fitted, objective, look)), metrics
 
@@ -116,7 +116,7 @@ class BPTT(NamedTuple):
         settings, (discount, trust) = self.settings, objective
         acting = eqx.tree_at(lambda p: p.net, policy, net)
         path = roll_out(acting, trust.centre, models, begin, key, settings.steps)
-        returns = returns_of(path, state.critics, acting, state.scale, discount, settings.trace)
+        returns = state.having_seen(path, discount).returns(path, acting, discount, settings.trace)
         gain = jnp.mean(returns[0]) / jnp.sum(discounts(settings.steps, discount))
         off = path.average(noise_error(path.log_deviation, settings.deviation), discount)
         spent = path.average(path.kl, discount)

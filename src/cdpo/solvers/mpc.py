@@ -14,10 +14,9 @@ from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
 from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
-from cdpo.solvers.critics import widened
 from cdpo.solvers.plans import Planning, PlanSettings
 from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence, noise_error
-from cdpo.solvers.values import Critics, CriticSettings, Memory, returns_of, roll_out
+from cdpo.solvers.values import Critics, CriticSettings, Memory, roll_out
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,6 @@ class Lesson(NamedTuple):
     weight: Array  # [B], 1.0, or 0.0 after an end
 
 
-class MPCState(NamedTuple):
-    """What the solver remembers."""
-
-    memory: Memory
-    bounds: Array  # [2], of values: what rewards seen in rollouts can add up to; beyond, only bootstrapping diverges
-
-
 class MPC(NamedTuple):
     """The solver."""
 
@@ -89,23 +81,22 @@ class MPC(NamedTuple):
         total = settings.rounds * settings.updates
         return optax.adam(lambda count: settings.learning_rate * (1 - count / total))
 
-    def begin(self, policy: Policy, models: int, key: Array) -> MPCState:
+    def begin(self, policy: Policy, models: int, key: Array) -> Memory:
         """Untrained critics, if there are any."""
         critics = Critics.create(policy, models, self.settings, key) if self.settings.value else None
-        return MPCState(Memory.create(critics), jnp.zeros(2))
+        return Memory.create(critics)
 
-    def renormalised(self, state: MPCState, old: Policy, new: Policy, reward: Array) -> MPCState:
+    def renormalised(self, state: Memory, old: Policy, new: Policy, reward: Array) -> Memory:
         """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
-        return state._replace(memory=state.memory.renormalised(old, new, reward))
+        return state.renormalised(old, new, reward)
 
-    def beyond(self, state: MPCState, policy: Policy, states: Array) -> Array | None:
+    def beyond(self, state: Memory, policy: Policy, states: Array) -> Array | None:
         """What follows states, by the target critics and within bounds."""
-        value = state.memory.beyond(policy, states)
-        return None if value is None else jnp.clip(value, state.bounds[0], state.bounds[1])
+        return state.beyond(policy, states)
 
     def __call__(
-        self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: MPCState, key: Array
-    ) -> tuple[Policy, MPCState, Metrics]:
+        self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: Memory, key: Array
+    ) -> tuple[Policy, Memory, Metrics]:
         """Plan, learn what was planned, and again; at last step back into the trust region if it was left."""
         settings = self.settings
         # Where parameters are averaged, a lesson is to stay there: one of an earlier round would lead back.
@@ -113,7 +104,7 @@ class MPC(NamedTuple):
         blank = jax.eval_shape(lambda: self._planned(policy, models, objective, starts, state, key)[1])
         lessons = jax.tree.map(lambda leaf: jnp.zeros((kept, *leaf.shape)), blank)
 
-        def round_(carry: tuple[tuple[Policy, Any, MPCState], Lesson], number: Array) -> tuple[tuple, Metrics]:
+        def round_(carry: tuple[tuple[Policy, Any, Memory], Lesson], number: Array) -> tuple[tuple, Metrics]:
             (policy, optimiser, state), lessons = carry
             plan, learn = jax.random.split(jax.random.fold_in(key, number))
             policy, new, told = self._planned(policy, models, objective, starts, state, plan)
@@ -131,13 +122,13 @@ class MPC(NamedTuple):
         return policy, state, last | {"kept": share}
 
     def _planned(
-        self, policy: Policy, models: ModelSet, objective: Objective, starts: Starts, state: MPCState, key: Array
+        self, policy: Policy, models: ModelSet, objective: Objective, starts: Starts, state: Memory, key: Array
     ) -> tuple[Policy, Lesson, Metrics]:
         """What to learn from new plans; and the policy, already another one if it takes the mean of what was found."""
         settings = self.settings
-        multiplier = objective.trust.multiplier(state.memory.log_multiplier)
+        multiplier = objective.trust.multiplier(state.log_multiplier)
         beyond = partial(self.beyond, state, policy)
-        planning = Planning(settings, policy, models, objective, multiplier, state.memory.scale, beyond, settings.trace)
+        planning = Planning(settings, policy, models, objective, multiplier, state.scale, beyond, settings.trace)
         problems = jnp.arange(settings.plans)
 
         def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], tuple]:
@@ -176,9 +167,9 @@ class MPC(NamedTuple):
         models: ModelSet,
         objective: Objective,
         starts: Starts,
-        carry: tuple[Policy, Any, MPCState],
+        carry: tuple[Policy, Any, Memory],
         key: Array,
-    ) -> tuple[tuple[Policy, Any, MPCState], Metrics]:
+    ) -> tuple[tuple[Policy, Any, Memory], Metrics]:
         """A gradient step of the policy towards the first `filled` of lessons [kept, B], and some of the critics."""
         settings, trust = self.settings, objective.trust
         policy, optimiser, state = carry
@@ -187,7 +178,7 @@ class MPC(NamedTuple):
         place = jax.random.randint(pick, (settings.batch,), 0, filled * block)
         batch = jax.tree.map(lambda leaf: leaf[place // block, place % block], lessons)
         watched, chosen = trust.some_watched(look)
-        multiplier = trust.multiplier(state.memory.log_multiplier)
+        multiplier = trust.multiplier(state.log_multiplier)
 
         def loss(net: MLP) -> tuple[Array, tuple[Array, Array, Array]]:
             acting = eqx.tree_at(lambda p: p.net, policy, net)
@@ -207,23 +198,21 @@ class MPC(NamedTuple):
         state, told = self._fitted(
             state, policy, models, objective, starts.draw(draw, (models.count, settings.particles)), roll
         )
-        adapted = trust.adapted(state.memory.log_multiplier, spent, settings.multiplier_rate)
-        state = state._replace(memory=state.memory._replace(log_multiplier=adapted))
+        adapted = trust.adapted(state.log_multiplier, spent, settings.multiplier_rate)
+        state = state._replace(log_multiplier=adapted)
         told |= {"imitation": imitation, "log_deviation": noise, "multiplier": multiplier}
         return (policy, optimiser, state), told
 
     def _fitted(
-        self, state: MPCState, policy: Policy, models: ModelSet, objective: Objective, begin: Array, key: Array
-    ) -> tuple[MPCState, Metrics]:
+        self, state: Memory, policy: Policy, models: ModelSet, objective: Objective, begin: Array, key: Array
+    ) -> tuple[Memory, Metrics]:
         """With critics, if there are any, that learned from rollouts of the policy."""
-        settings, (discount, trust), memory = self.settings, objective, state.memory
-        if memory.critics is None:
+        settings, (discount, trust) = self.settings, objective
+        if state.critics is None:
             return state, {}
         path = roll_out(policy, trust.centre, models, begin, key, settings.horizon)
-        bounds = widened(state.bounds, path.reward / (1 - discount))
-        returns = returns_of(path, memory.critics, policy, memory.scale, discount, settings.trace, bounds)
-        memory, told = memory.fitted(policy, path, returns, settings)
-        return MPCState(memory, bounds), told
+        state = state.having_seen(path, discount)
+        return state.fitted(policy, path, state.returns(path, policy, discount, settings.trace), settings)
 
 
 def _split(count: int) -> tuple[slice, slice]:

@@ -1,7 +1,7 @@
 """Values of states along imagined rollouts: critics, and the returns that they learn."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from jax import Array
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
 from cdpo.solvers.base import Metrics
-from cdpo.solvers.critics import same_values, state_values, traced
+from cdpo.solvers.critics import same_values, state_values, traced, widened
 from cdpo.solvers.policy import Policy, counted, kl_divergence, squashed
 from cdpo.told import Told
 
@@ -27,6 +27,10 @@ class CriticSettings(Told, zero=("trace",), shares=("trace", "polyak")):
     """Of policy and critics."""
     critic_steps: int = 4
     """Gradient steps of the critics after each of the policy, on rollouts of that policy."""
+    critic: Literal["per-model", "pooled"] = "per-model"
+    """A critic for each sampled model, whose mean is the objective; or one on the rollouts of all models."""
+    layer_norm: bool = False
+    """Normalise the hidden layers of the critics."""
     trace: float = 0.8
     """Share of the longer returns in what is aimed at: 0 for one step, 1 for the whole rollout."""
     polyak: float = 0.05
@@ -54,16 +58,18 @@ class Path(NamedTuple):
 
 
 class Critics(NamedTuple):
-    """Values of states, for each model those on its own rollouts; of rewards divided by their size."""
+    """Values of states, of rewards divided by their size; for each model those on its own rollouts, or one for all."""
 
-    nets: MLP  # leading axis [models]
+    nets: MLP  # leading axis [M], or [1] where one is for all
     targets: MLP
     optimiser: Any
 
     @classmethod
     def create(cls, policy: Policy, models: int, settings: CriticSettings, key: Array) -> Self:
         """Untrained."""
-        nets = MLP.create(key, (policy.inputs.mean.shape[-1], *settings.hidden, 1), (models,))
+        sizes = (policy.inputs.mean.shape[-1], *settings.hidden, 1)
+        count = models if settings.critic == "per-model" else 1
+        nets = MLP.create(key, sizes, (count,), layer_norm=settings.layer_norm)
         return cls(nets, nets, settings.descent.init(eqx.filter(nets, eqx.is_array)))
 
     def renormalised(self, old: Policy, new: Policy, before: Array, after: Array) -> Self:
@@ -100,17 +106,22 @@ class Memory(NamedTuple):
     critics: Critics | None  # None where rollouts are worth their rewards alone
     scale: Array  # of rewards: values are of rewards divided by it
     log_multiplier: Array  # of the trust region
+    bounds: Array  # [2], of values: what rewards seen in rollouts can add up to; beyond, only bootstrapping diverges
 
     @classmethod
     def create(cls, critics: Critics | None) -> Self:
         """Before any update."""
-        return cls(critics, jnp.ones(()), jnp.zeros(()))
+        return cls(critics, jnp.ones(()), jnp.zeros(()), jnp.zeros(2))
 
     def renormalised(self, old: Policy, new: Policy, reward: Array) -> Self:
         """The same after the policy's normaliser changed and rewards are of the size `reward`."""
         scale = jnp.maximum(reward, 1.0)
         critics = None if self.critics is None else self.critics.renormalised(old, new, self.scale, scale)
         return self._replace(critics=critics, scale=scale)
+
+    def having_seen(self, path: Path, discount: float) -> Self:
+        """With bounds that the rewards of rollouts widened."""
+        return self._replace(bounds=widened(self.bounds, jax.lax.stop_gradient(path.reward) / (1 - discount)))
 
     def fitted(self, policy: Policy, path: Path, returns: Array, settings: CriticSettings) -> tuple[Self, Metrics]:
         """With critics, if there are any, that took some steps towards the returns of rollouts."""
@@ -123,7 +134,16 @@ class Memory(NamedTuple):
         """What follows states [M, B, d] on their models, [M, B]; None where nothing was learned of that."""
         if self.critics is None:
             return None
-        return self.scale * state_values(self.critics.targets, policy, states[None])[0]
+        value = state_values(self.critics.targets, policy, states[None])[0]
+        return jnp.clip(self.scale * value, self.bounds[0], self.bounds[1])
+
+    def returns(self, path: Path, policy: Policy, discount: float, trace: float) -> Array:
+        """From each step on, of rewards divided by their size, [H, M, P]; without critics those of rewards alone."""
+        reward, alive = path.reward / self.scale, path.alive[1:]
+        if self.critics is None:
+            return traced(reward, alive, jnp.zeros_like(reward), discount, 1.0)
+        later = state_values(self.critics.targets, policy, path.states[1:])
+        return traced(reward, alive, jnp.clip(later, *(self.bounds / self.scale)), discount, trace)
 
 
 def roll_out(policy: Policy, centre: Policy, models: ModelSet, begin: Array, key: Array, horizon: int) -> Path:
@@ -155,25 +175,3 @@ def roll_out(policy: Policy, centre: Policy, models: ModelSet, begin: Array, key
 def discounts(horizon: int, discount: float) -> Array:
     """Weights of steps, [H, 1, 1]."""
     return (discount ** jnp.arange(horizon))[:, None, None]
-
-
-def returns_of(
-    path: Path,
-    critics: Critics | None,
-    policy: Policy,
-    scale: Array,
-    discount: float,
-    trace: float,
-    bounds: Array | None = None,
-) -> Array:
-    """From each step on, of rewards divided by their size, [H, M, P]; without critics those of rewards alone.
-
-    Values are kept within `bounds` [2], in units of rewards, if there are any.
-    """
-    reward, alive = path.reward / scale, path.alive[1:]
-    if critics is None:
-        return traced(reward, alive, jnp.zeros_like(reward), discount, 1.0)
-    later = state_values(critics.targets, policy, path.states[1:])
-    if bounds is not None:
-        later = jnp.clip(later, bounds[0] / scale, bounds[1] / scale)
-    return traced(reward, alive, later, discount, trace)
