@@ -1,4 +1,4 @@
-"""SAC and PPO beside those of Stable-Baselines3 and SBX: the same environment, steps, seeds and published settings.
+"""SAC and PPO beside those of Stable-Baselines3 and SBX, and MPO beside Tonic's: the same environment, steps and seeds.
 
     python benchmarks/peers.py sac Pendulum-v1 --steps 10000 --seeds 5 --out sac-Pendulum-v1.csv
 
@@ -6,6 +6,10 @@ Every library trains each seed anew, and its policy's mode is judged by the same
 Haarnoja et al. 2018 (arXiv:1812.05905), PPO those of Schulman et al. 2017 (arXiv:1707.06347) for MuJoCo, with z-scores
 of observations, scaled rewards, gradients of a norm of at most 0.5 and a learning rate that falls to zero, as in
 OpenAI's baselines. The other libraries are an extra (pip install 'cdpo[peers]').
+
+MPO is each library's own: ours has its preset, Tonic's (Pardo 2020, arXiv:2011.07537) what it came with, but that it
+begins to learn after 1,000 steps and not 10,000, which would be the budget. It is in the package deprl, for older
+versions of what all others need: pip install --no-deps deprl; then pandas, pyyaml, termcolor and gdown.
 
 What is left to differ: ours lives through whole episodes and learns at their end. So its SAC makes the updates of an
 episode after it and not between its steps, and begins with one random episode, theirs with 100 random steps; and an
@@ -26,8 +30,12 @@ import cdpo
 from cdpo.statistics import interquartile
 from cdpo.tasks import Task, find_task
 
-AGENTS = {"sac": cdpo.SAC, "ppo": cdpo.PPO}
-LIBRARIES = ("cdpo", "stable-baselines3", "sbx")
+AGENTS = {"sac": cdpo.SAC, "ppo": cdpo.PPO, "mpo": cdpo.MPO}
+LIBRARIES = {
+    "sac": ("cdpo", "stable-baselines3", "sbx"),
+    "ppo": ("cdpo", "stable-baselines3", "sbx"),
+    "mpo": ("cdpo", "tonic"),
+}
 FIELDS = ("library", "agent", "environment", "seed", "steps", "return")
 EPISODES, FIRST = 10, 10**6  # of an evaluation, and the seed of its first reset
 
@@ -37,7 +45,9 @@ Act = Callable[[np.ndarray], np.ndarray]
 
 def trained(library: str, agent: str, task: Task, steps: int, seed: int) -> tuple[Act, int]:
     """A policy after so many real steps, and how many there were."""
-    return ours(agent, task, steps, seed) if library == "cdpo" else theirs(library, agent, task, steps, seed)
+    if library == "cdpo":
+        return ours(agent, task, steps, seed)
+    return tonics(task, steps, seed) if library == "tonic" else theirs(library, agent, task, steps, seed)
 
 
 def ours(agent: str, task: Task, steps: int, seed: int) -> tuple[Act, int]:
@@ -81,6 +91,44 @@ def theirs(library: str, agent: str, task: Task, steps: int, seed: int) -> tuple
     )
 
 
+def tonics(task: Task, steps: int, seed: int) -> tuple[Act, int]:
+    """By the MPO of Tonic, which knows actions from -1 to 1 and is told of a step after it."""
+    import sys
+
+    import gymnasium
+    import torch
+
+    sys.modules.setdefault("gym", gymnasium)
+    from deprl.vendor.tonic import replays
+    from deprl.vendor.tonic.torch import agents
+
+    torch.set_num_threads(1)
+    environment = task.make()
+    box = environment.action_space
+    middle, reach = (box.high + box.low) / 2, (box.high - box.low) / 2
+    learner = agents.MPO(replay=replays.Buffer(size=steps, return_steps=5, steps_before_batches=1000))
+    learner.initialize(environment.observation_space, box, seed=seed)
+    observation, _ = environment.reset(seed=seed)
+    for step in range(1, steps + 1):
+        action = learner.step(np.float32(observation)[None], step)[0]
+        observation, reward, terminated, truncated, _ = environment.step(middle + reach * np.clip(action, -1, 1))
+        learner.update(
+            observations=np.float32(observation)[None],
+            rewards=np.float32([reward]),
+            resets=np.array([terminated or truncated]),
+            terminations=np.array([terminated]),
+            steps=step,
+        )
+        if terminated or truncated:
+            observation, _ = environment.reset()
+    environment.close()
+
+    def act(observation: np.ndarray) -> np.ndarray:
+        return middle + reach * np.clip(learner.test_step(np.float32(observation)[None], steps)[0], -1, 1)
+
+    return act, steps
+
+
 def evaluated(task: Task, act: Act) -> float:
     """The mean return of episodes whose seeds are the same for everyone."""
     environment, total = task.make(), 0.0
@@ -102,16 +150,19 @@ def main() -> None:
     parser.add_argument("environment", help="a Gymnasium id or a task's name")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
+    parser.add_argument("--libraries", nargs="+", help="some of those that have the agent; all, if not given")
     parser.add_argument("--out", type=Path, required=True, help="a CSV file")
     options = parser.parse_args()
+    known = LIBRARIES[options.agent]
+    if not set(options.libraries or known) <= set(known):
+        parser.error(f"{options.agent} is compared with {', '.join(known)}")
     task = find_task(options.environment)
-    returns: dict[str, list[float]] = {library: [] for library in options.libraries}
+    returns: dict[str, list[float]] = {library: [] for library in options.libraries or known}
     with open(options.out, "w", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(FIELDS)
         for seed in range(options.seeds):
-            for library in options.libraries:
+            for library in returns:
                 began = time.monotonic()
                 act, steps = trained(library, options.agent, task, options.steps, seed)
                 result = evaluated(task, act)

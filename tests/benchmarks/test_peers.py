@@ -1,3 +1,4 @@
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +60,26 @@ def test_the_others_learn_and_act_within_bounds(peers, library, agent):
     assert act(seen).shape == (1,)
     assert abs(act(seen)) <= 2
     assert act(seen) == act(seen)
+
+
+@pytest.mark.extra
+@pytest.mark.filterwarnings("default")
+@pytest.mark.skipif(find_spec("deprl") is None, reason="needs deprl")
+def test_tonics_mpo_learns_and_acts_within_bounds(peers):
+    act, reached = peers.trained("tonic", "mpo", find_task("Pendulum-v1"), 1050, 0)
+    assert reached == 1050
+    early, _ = peers.trained("tonic", "mpo", find_task("Pendulum-v1"), 999, 0)
+    seen = np.array([1.0, 0.0, 8.0])
+    assert act(seen).shape == (1,)
+    assert abs(act(seen)) <= 2
+    assert act(seen) != early(seen)  # which had not begun to learn
+
+
+def test_an_agent_is_compared_with_libraries_that_have_it(peers, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "sys.argv", ["peers.py", "mpo", "Pendulum-v1", "--steps", "9", "--libraries", "sbx", "--out", "x.csv"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        peers.main()
+    assert ended.value.code == 2
+    assert "mpo is compared with cdpo, tonic" in capsys.readouterr().err
