@@ -140,8 +140,8 @@ _CHEETAH: dict[str, dict[str, Any]] = {
         "learning_rate": 3e-4,
         "deviation": 0.4,
     },
-    # For a GPU. With a critic for each model and layers as they are, values of the other solvers diverge here; and
-    # plans that reach further than the trust region does are none of its policies.
+    # For a GPU. With a critic for each model and layers as they are, values of BPTT were seen to diverge here; and what
+    # is planned with a wide reach a policy does not learn.
     "bptt": {
         "horizon": 5,
         "particles": 64,
