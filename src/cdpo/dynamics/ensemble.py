@@ -18,7 +18,7 @@ from cdpo.told import Told
 _CHECKED = 512  # held-out rows at which the fit is judged
 _FEWEST_HELD_OUT = 8  # with fewer, the training rows judge
 _AVERAGED = 0.98  # of the average of the iterates, kept at each step
-_WORTHWHILE = 0.99  # a held-out loss must fall below this share of the best to count as progress
+_WORTHWHILE = 0.99  # the error on held-out rows must fall below this share of the least to count as progress
 # Of a state's deviation: smaller changes in a step are no changes. An object that lies still trembles by 1e-7 in a
 # simulator; if that were the unit, the first push would be a million of them.
 _FELT = 1e-3
@@ -51,7 +51,7 @@ class EnsembleSettings(Told, zero=("weight_decay", "test", "unrolled")):
     steps: int = 300
     """Most gradient steps in an iteration."""
     patience: int = 3
-    """Checks of the held-out loss without progress before the fit stops."""
+    """Checks of the error on held-out rows without progress before the fit stops."""
     check: int = 50
     """Gradient steps between checks."""
     batch: int = 256
@@ -96,7 +96,7 @@ class Ensemble(eqx.Module):
     inputs: Normaliser  # of the task's features
     targets: Normaliser  # of the differences, and of the reward where it is learned
     fits: Array  # int32, how often it was fitted
-    held_out: Array  # [members], loss on held-out rows after the last fit; zeros where none was taken
+    held_out: Array  # [members], squared error on held-out rows after the last fit; zeros where none was taken
     gaussian: bool = eqx.field(static=True)
     learns_reward: bool = eqx.field(static=True)
     learns_end: bool = eqx.field(static=True)
@@ -165,17 +165,27 @@ class Ensemble(eqx.Module):
 
     def loss(self, task: Task, transition: Transition) -> Array:
         """Of each member on each row, [members, B]: squared error or negative log-likelihood, summed over parts."""
-        seen = self.encode(task, transition.observation, transition.action)
-        prediction = self.read(self.net(seen))
-        error = self.target(transition) - prediction.mean
+        error, prediction = self._errors(task, transition)
         if prediction.deviation is None:
-            loss = jnp.sum(error**2, axis=-1)
-        else:
-            score = error / prediction.deviation
-            loss = jnp.sum(0.5 * score**2 + jnp.log(prediction.deviation), axis=-1)
-        if prediction.end is not None:
-            loss = loss + optax.sigmoid_binary_cross_entropy(prediction.end, transition.terminated)
-        return loss
+            return self._ended(jnp.sum(error**2, axis=-1), prediction, transition)
+        score = error / prediction.deviation
+        likelihood = jnp.sum(0.5 * score**2 + jnp.log(prediction.deviation), axis=-1)
+        return self._ended(likelihood, prediction, transition)
+
+    def misses(self, task: Task, transition: Transition) -> Array:
+        """Of each member on each row, [members, B]: squared error, whatever noise a member expects."""
+        error, prediction = self._errors(task, transition)
+        return self._ended(jnp.sum(error**2, axis=-1), prediction, transition)
+
+    def _errors(self, task: Task, transition: Transition) -> tuple[Array, Prediction]:
+        prediction = self.read(self.net(self.encode(task, transition.observation, transition.action)))
+        return self.target(transition) - prediction.mean, prediction
+
+    def _ended(self, lost: Array, prediction: Prediction, transition: Transition) -> Array:
+        """With what a prediction of the end lost, where it is learned."""
+        if prediction.end is None:
+            return lost
+        return lost + optax.sigmoid_binary_cross_entropy(prediction.end, transition.terminated)
 
 
 def unrolled_loss(ensemble: Ensemble, task: Task, taken: Transition, counts: Array) -> Array:
@@ -304,6 +314,9 @@ def fit(
 
     What is judged and kept is an average of the last iterates. A single iterate is as good as its last minibatches: by
     chance it would be worse than where a warm start began, and the fit would stop before it had learned anything new.
+
+    It is judged by its errors, not by its likelihood: of that a share is no measure of progress, and the more certain
+    heads are of most transitions, the less it says of the rest.
     """
     optimiser = settings.optimiser
     train_rows = split.counts[0]
@@ -315,14 +328,18 @@ def fit(
     old = chosen(ensemble.fits == 0, (inputs, targets), (ensemble.inputs, ensemble.targets))
     ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, old).renormalised(inputs, targets)
 
-    def lost(net: MLP, rows: Array, steps: int) -> Array:
-        fitted = eqx.tree_at(lambda e: e.net, ensemble, net)
+    def with_(net: MLP) -> Ensemble:
+        return eqx.tree_at(lambda e: e.net, ensemble, net)
+
+    def lost(net: MLP, rows: Array) -> Array:
         if settings.unrolled:
-            return unrolled_loss(fitted, task, *replay.runs(rows, steps, among))
-        return fitted.loss(task, replay.transitions(rows))
+            return unrolled_loss(with_(net), task, *replay.runs(rows, settings.unrolled, among))
+        return with_(net).loss(task, replay.transitions(rows))
 
     def judge(net: MLP) -> Array:
-        return jnp.mean(lost(net, judged, 1), axis=-1)  # held-out rows stand alone
+        if settings.unrolled:  # held-out rows stand alone
+            return jnp.mean(unrolled_loss(with_(net), task, *replay.runs(judged, 1, among)), axis=-1)
+        return jnp.mean(with_(net).misses(task, replay.transitions(judged)), axis=-1)
 
     def step(carry: tuple[MLP, MLP, Any], key: Array) -> tuple[tuple[MLP, MLP, Any], Array]:
         net, average, state = carry
@@ -330,7 +347,7 @@ def fit(
         weights = split.weights[rows, columns]
 
         def loss(net: MLP) -> Array:
-            return weighted(lost(net, rows, settings.unrolled), weights)
+            return weighted(lost(net, rows), weights)
 
         value, gradient = eqx.filter_value_and_grad(loss)(net)
         change, state = optimiser.update(gradient, state, net)
@@ -347,7 +364,7 @@ def fit(
         (net, average, state), losses = jax.lax.scan(step, start, keys)
         now = judge(average)
         better = now < fitting.best_loss
-        progress = now < fitting.best_loss - (1 - _WORTHWHILE) * jnp.abs(fitting.best_loss)
+        progress = now < _WORTHWHILE * fitting.best_loss
         best = jax.tree.map(lambda new, old: jnp.where(_columns(better, new), new, old), average, fitting.best)
         return _Fitting(
             net,
