@@ -155,6 +155,18 @@ def test_a_comparison_is_drawn_and_its_tables_are_the_records(tmp_path, records,
     assert {row["quantity"] for row in rows(tmp_path / "calibration.csv")} == set(COVERAGE)
 
 
+def test_a_task_on_which_no_agent_has_a_model_takes_no_room_among_figures_of_models(tmp_path, records, rows):
+    for each in records:
+        if each["task"] == "pusher":
+            each["curves"] = [each_curve | {key: [None] * 5 for key in COVERAGE} for each_curve in each["curves"]]
+            each["ledger"] = [entry | {"unsettled": None} for entry in each["ledger"]]
+    draw_comparison(records, tmp_path)
+    assert {row["task"] for row in rows(tmp_path / "calibration.csv")} == {"inverted-pendulum"}
+    assert "pusher" in (tmp_path / "returns.svg").read_text()
+    assert "pusher" not in (tmp_path / "calibration.svg").read_text()
+    assert (tmp_path / "ledger.svg").read_text().count("median movement") == 1
+
+
 def test_a_label_names_a_line(tmp_path, records, rows):
     labelled = [{**each, "label": f"{each['agent']}, mine"} for each in records]
     draw_comparison(labelled, tmp_path)

@@ -65,8 +65,12 @@ def draw_ledger(records: Records, folder: Path) -> list[Path]:
     look = look_of(records)
     for column, (task, group) in enumerate(tasks.items()):
         for axes, (key, caption) in zip(grid[:, column], _LEDGER.items(), strict=True):
-            for place, record in enumerate(group):
-                dot(axes, place, [seed[key] for seed in record["ledger"]], look[line(record)].colour)
+            told = [[seed[key] for seed in record["ledger"]] for record in group]
+            if not any(value is not None for values in told for value in values):  # no agent has a model
+                axes.set_axis_off()
+                continue
+            for place, (record, values) in enumerate(zip(group, told, strict=True)):
+                dot(axes, place, values, look[line(record)].colour)
             axes.set_yticks(range(len(group)), [line(record) for record in group])
             axes.set_ylim(len(group) - 0.4, -0.6)
             axes.axvline(0, color="#999999", linewidth=0.8, zorder=1)
@@ -77,7 +81,10 @@ def draw_ledger(records: Records, folder: Path) -> list[Path]:
 
 
 def draw_calibration(records: Records, folder: Path) -> list[Path]:
-    """Coverage over episodes: the mean over seeds with its interval."""
+    """Coverage over episodes, of agents with a model: the mean over seeds with its interval."""
+    records = [record for record in records if any(episode_curve(record, key) for key in COVERAGE)]
+    if not records:
+        return []
     look, tasks = look_of(records), by_task(records)
     keys = [key for key in COVERAGE if any(episode_curve(record, key) for record in records)]
     draws: list[Draw] = []
@@ -88,8 +95,6 @@ def draw_calibration(records: Records, folder: Path) -> list[Path]:
             for record, curve in curves:
                 rows += [{"quantity": key, **row} for row in _curve_rows(record, "episode", "mean", curve)]
             draws.append(_coverage(task, key, [(look[line(record)], curve) for record, curve in curves]))
-    if not draws:
-        return []
     # A row for each task, whatever it lacks.
     drawing = together(draws, {**look, "as it should be": GREY}, columns=len(keys) if len(tasks) > 1 else None)
     return save_figure(drawing, folder / "calibration", rows)
