@@ -169,8 +169,8 @@ class Ensemble(eqx.Module):
         if prediction.deviation is None:
             return self._ended(jnp.sum(error**2, axis=-1), prediction, transition)
         score = error / prediction.deviation
-        likelihood = jnp.sum(0.5 * score**2 + jnp.log(prediction.deviation), axis=-1)
-        return self._ended(likelihood, prediction, transition)
+        surprise = jnp.sum(0.5 * score**2 + jnp.log(prediction.deviation), axis=-1)
+        return self._ended(surprise, prediction, transition)
 
     def misses(self, task: Task, transition: Transition) -> Array:
         """Of each member on each row, [members, B]: squared error, whatever noise a member expects."""
@@ -328,18 +328,18 @@ def fit(
     old = chosen(ensemble.fits == 0, (inputs, targets), (ensemble.inputs, ensemble.targets))
     ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, old).renormalised(inputs, targets)
 
-    def with_(net: MLP) -> Ensemble:
+    def fitted(net: MLP) -> Ensemble:
         return eqx.tree_at(lambda e: e.net, ensemble, net)
 
     def lost(net: MLP, rows: Array) -> Array:
         if settings.unrolled:
-            return unrolled_loss(with_(net), task, *replay.runs(rows, settings.unrolled, among))
-        return with_(net).loss(task, replay.transitions(rows))
+            return unrolled_loss(fitted(net), task, *replay.runs(rows, settings.unrolled, among))
+        return fitted(net).loss(task, replay.transitions(rows))
 
     def judge(net: MLP) -> Array:
         if settings.unrolled:  # held-out rows stand alone
-            return jnp.mean(unrolled_loss(with_(net), task, *replay.runs(judged, 1, among)), axis=-1)
-        return jnp.mean(with_(net).misses(task, replay.transitions(judged)), axis=-1)
+            return jnp.mean(unrolled_loss(fitted(net), task, *replay.runs(judged, 1, among)), axis=-1)
+        return jnp.mean(fitted(net).misses(task, replay.transitions(judged)), axis=-1)
 
     def step(carry: tuple[MLP, MLP, Any], key: Array) -> tuple[tuple[MLP, MLP, Any], Array]:
         net, average, state = carry

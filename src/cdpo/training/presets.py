@@ -31,7 +31,7 @@ _MBPO_PAPER: dict[str, dict[str, Any]] = {
     "dyna": {"kept": 40, "updates": 40 * 25, "particles": 400 * 25 // 5},
     "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "polyak": 0.005, "temperature": 1.0},
 }
-# Where with less it was seen to stay behind.
+# Where it has their budget by default: on the first it was seen to stay behind with less, the second is of its kind.
 _MBPO_WHOLE = ("half-cheetah", "HalfCheetah-v5")
 
 # Kurutach et al. 2018 (arXiv:1802.10592), section 5 and appendix: five networks on all data, a step's model drawn at
