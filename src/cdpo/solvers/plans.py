@@ -23,6 +23,7 @@ from cdpo.solvers.search import Found, SearchSettings, search
 
 # Of the reach of a policy's mean: what lies closer to its end could only be imitated by ever larger parameters.
 _PLANNED = 0.9
+_TRIED = 4  # draws for each state that say how far candidates go
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class PlanSettings(SearchSettings):
     horizon: int = 10
     """Steps of a plan."""
     reach: float = 1.0
-    """First deviation of a search: of actions before squashing; or of parameters, in deviations of untrained ones."""
+    """First deviation of a search: of actions before squashing; or of parameters, in deviations of untrained ones.
+
+    Within a trust region less, if that leads candidates out of it.
+    """
 
     def __post_init__(self) -> None:
         """Colour is of actions."""
@@ -79,12 +83,14 @@ class Planning(NamedTuple):
 
     def better(self, states: Array, plans: Array, key: Array) -> Found:
         """Plans for states [P, d], searched for from the given ones on. All candidates meet the same noise."""
-        find, roll = jax.random.split(key)
+        find, roll, try_ = jax.random.split(key, 3)
 
         def score(candidates: Array) -> Array:
             return self.worth(self.course(states, jnp.moveaxis(candidates, 1, 0), roll)).T
 
-        return search(score, plans, self._deviation(), find, self.settings)
+        deviation = self._deviation()
+        drawn = deviation * jax.random.normal(try_, (_TRIED, *plans.shape))
+        return search(score, plans, self._allowed(states, drawn) * deviation, find, self.settings)
 
     def course(self, states: Array, plans: Array, key: Array) -> Course:
         """Of plans [N, P, ...] from states [P, d]."""
@@ -148,6 +154,17 @@ class Planning(NamedTuple):
     def _apart(self, mean: Array, states: Array) -> Array:
         q = self.objective.trust.centre(states)
         return counted(kl_divergence(Gaussian(mean, q.log_deviation), q))
+
+    def _allowed(self, states: Array, drawn: Array) -> Array:
+        """The share by which moves [N, P, ...] of the policy at states [P, d] have to shrink to be in the trust region.
+
+        On average they are then at its bound, as the KL grows with the square of a small move.
+        """
+        trust, (acting, moves) = self.objective.trust, self._acting(drawn)
+        own = self.policy(states)
+        moved = acting(jnp.broadcast_to(states, (drawn.shape[0], 1, *states.shape)), moves[0])[:, 0]
+        kl = jnp.mean(kl_divergence(Gaussian(moved, own.log_deviation), own))
+        return jnp.where(trust.active, jnp.sqrt(trust.bound / jnp.maximum(kl, trust.bound)), 1.0)
 
     def _deviation(self) -> Array:
         """Of the first draws."""
