@@ -23,7 +23,8 @@ from cdpo.solvers.search import Found, SearchSettings, search
 
 # Of the reach of a policy's mean: what lies closer to its end could only be imitated by ever larger parameters.
 _PLANNED = 0.9
-_TRIED = 4  # draws for each state that say how far candidates go
+_TRIED = 4  # moves of each state that say how far candidates go
+_SMALL = 0.1  # of a search's reach, where the KL grows with the square of a move
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class Planning(NamedTuple):
             return self.worth(self.course(states, jnp.moveaxis(candidates, 1, 0), roll)).T
 
         deviation = self._deviation()
-        drawn = deviation * jax.random.normal(try_, (_TRIED, *plans.shape))
-        return search(score, plans, self._allowed(states, drawn) * deviation, find, self.settings)
+        moves = _SMALL * deviation * jax.random.normal(try_, (_TRIED, *plans.shape))
+        return search(score, plans, self._allowed(states, moves) * deviation, find, self.settings)
 
     def course(self, states: Array, plans: Array, key: Array) -> Course:
         """Of plans [N, P, ...] from states [P, d]."""
@@ -155,15 +156,15 @@ class Planning(NamedTuple):
         q = self.objective.trust.centre(states)
         return counted(kl_divergence(Gaussian(mean, q.log_deviation), q))
 
-    def _allowed(self, states: Array, drawn: Array) -> Array:
-        """The share by which moves [N, P, ...] of the policy at states [P, d] have to shrink to be in the trust region.
+    def _allowed(self, states: Array, moves: Array) -> Array:
+        """The share of its reach with which a search draws candidates that are as far from the policy as is allowed.
 
-        On average they are then at its bound, as the KL grows with the square of a small move.
+        `moves` [N, P, ...], of states [P, d], are draws of a small share. Without a trust region all is allowed.
         """
-        trust, (acting, moves) = self.objective.trust, self._acting(drawn)
-        own = self.policy(states)
-        moved = acting(jnp.broadcast_to(states, (drawn.shape[0], 1, *states.shape)), moves[0])[:, 0]
-        kl = jnp.mean(kl_divergence(Gaussian(moved, own.log_deviation), own))
+        trust, own = self.objective.trust, self.policy(states)
+        acting, first = self._acting(moves)
+        moved = acting(jnp.broadcast_to(states, (moves.shape[0], 1, *states.shape)), first[0])[:, 0]
+        kl = jnp.mean(kl_divergence(Gaussian(moved, own.log_deviation), own)) / _SMALL**2
         return jnp.where(trust.active, jnp.sqrt(trust.bound / jnp.maximum(kl, trust.bound)), 1.0)
 
     def _deviation(self) -> Array:
