@@ -119,7 +119,7 @@ def test_near_a_trust_region_plans_are_charged_for_how_far_they_stray(planning, 
 def test_what_is_found_is_worth_more_than_what_the_policy_proposes(planning, moves, method):
     plan = planning(moves, method=method, candidates=64, elites=8, iterations=5, reach=1.0)
     found = jax.jit(lambda: plan.better(STATES, plan.none(3), KEY))()
-    roll = jax.random.split(KEY, 3)[1]  # what all candidates meet
+    roll = jax.random.split(KEY)[1]  # what all candidates meet
     own = plan.worth(course_of(plan, STATES, plan.none(3)[None], roll))[0]
     np.testing.assert_allclose(found.first, own, rtol=1e-4, atol=1e-5)
     course = course_of(plan, STATES, found.best[None], roll)
@@ -145,25 +145,3 @@ def test_parameters_of_the_deviation_are_left_alone(planning):
     np.testing.assert_array_equal(moved.net.biases[-1][1:], plan.policy.net.biases[-1][1:])
     assert np.all(np.asarray(moved.net.weights[-1][:, :1] != plan.policy.net.weights[-1][:, :1]))
     assert np.all(np.asarray(moved.net.weights[0] != plan.policy.net.weights[0]))
-
-
-@pytest.mark.parametrize("moves", MOVES)
-def test_within_a_trust_region_a_search_reaches_no_further_than_it_may_go(planning, moves):
-    bound, states = 0.1, jnp.linspace(-1.0, 1.0, 64)[:, None]
-
-    def looked(trust, reach):
-        plan = planning(moves, trust, multiplier=1.0, reach=reach, iterations=1, elites=16)
-        found = jax.jit(lambda: plan.better(states, plan.none(64), KEY))()
-        course = course_of(plan, states, found.best[None])
-        own = plan.policy(states)
-        apart = (course.mean[0, 0, 0] - own.mean) * jnp.exp(-own.log_deviation)
-        return float(jnp.mean(apart**2) / 2), float(jnp.mean(found.value - found.first))
-
-    def around(policy):
-        return Trust.around(policy, states, states, jnp.asarray(bound))
-
-    near, gain = looked(around, 5.0)
-    assert 0.2 * bound < near < 3 * bound and gain > 0.01
-    assert looked(None, 5.0)[0] > 10 * bound
-    narrow = looked(around, 0.01)[0]
-    assert narrow < 0.02 * bound  # there is room for more, but not asked for

@@ -23,8 +23,6 @@ from cdpo.solvers.search import Found, SearchSettings, search
 
 # Of the reach of a policy's mean: what lies closer to its end could only be imitated by ever larger parameters.
 _PLANNED = 0.9
-_TRIED = 4  # moves of each state that say how far candidates go
-_SMALL = 0.1  # of a search's reach, where the KL grows with the square of a move
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,7 @@ class PlanSettings(SearchSettings):
     horizon: int = 10
     """Steps of a plan."""
     reach: float = 1.0
-    """First deviation of a search: of actions before squashing; or of parameters, in deviations of untrained ones.
-
-    Within a trust region less, if that leads candidates out of it.
-    """
+    """First deviation of a search: of actions before squashing; or of parameters, in deviations of untrained ones."""
 
     def __post_init__(self) -> None:
         """Colour is of actions."""
@@ -84,14 +79,12 @@ class Planning(NamedTuple):
 
     def better(self, states: Array, plans: Array, key: Array) -> Found:
         """Plans for states [P, d], searched for from the given ones on. All candidates meet the same noise."""
-        find, roll, try_ = jax.random.split(key, 3)
+        find, roll = jax.random.split(key)
 
         def score(candidates: Array) -> Array:
             return self.worth(self.course(states, jnp.moveaxis(candidates, 1, 0), roll)).T
 
-        deviation = self._deviation()
-        moves = _SMALL * deviation * jax.random.normal(try_, (_TRIED, *plans.shape))
-        return search(score, plans, self._allowed(states, moves) * deviation, find, self.settings)
+        return search(score, plans, self._deviation(), find, self.settings)
 
     def course(self, states: Array, plans: Array, key: Array) -> Course:
         """Of plans [N, P, ...] from states [P, d]."""
@@ -155,17 +148,6 @@ class Planning(NamedTuple):
     def _apart(self, mean: Array, states: Array) -> Array:
         q = self.objective.trust.centre(states)
         return counted(kl_divergence(Gaussian(mean, q.log_deviation), q))
-
-    def _allowed(self, states: Array, moves: Array) -> Array:
-        """The share of its reach with which a search draws candidates that are as far from the policy as is allowed.
-
-        `moves` [N, P, ...], of states [P, d], are draws of a small share. Without a trust region all is allowed.
-        """
-        trust, own = self.objective.trust, self.policy(states)
-        acting, first = self._acting(moves)
-        moved = acting(jnp.broadcast_to(states, (moves.shape[0], 1, *states.shape)), first[0])[:, 0]
-        kl = jnp.mean(kl_divergence(Gaussian(moved, own.log_deviation), own)) / _SMALL**2
-        return jnp.where(trust.active, jnp.sqrt(trust.bound / jnp.maximum(kl, trust.bound)), 1.0)
 
     def _deviation(self) -> Array:
         """Of the first draws."""
