@@ -1,4 +1,4 @@
-"""Plans: what they are worth, what they move, and what they cost near a trust region."""
+"""Plans: what they are worth, and what they move."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from cdpo.dynamics.models import sampled_models
-from cdpo.solvers.base import Objective, Trust
 from cdpo.solvers.mpc import MPCSettings
 from cdpo.solvers.plans import Planning
 from cdpo.solvers.policy import REACH
@@ -31,11 +30,9 @@ def planning(linear_task, linear_belief, some_policy):
     belief = linear_belief(task, [[[0.0], [0.5]], [[0.1], [0.4]], [[-0.1], [0.6]]])
     policy = some_policy(task)
 
-    def of(moves, trust=None, multiplier=0.0, scale=1.0, beyond=lambda states: None, **settings):
+    def of(moves, beyond=lambda states: None, **settings):
         told = MPCSettings(moves=moves, **{"horizon": 4, **settings})
-        objective = Objective(0.9, Trust.off(policy, 4) if trust is None else trust(policy))
-        models = sampled_models(belief, 2, "subset", KEY)
-        return Planning(told, policy, models, objective, jnp.asarray(multiplier), jnp.asarray(scale), beyond, 0.7)
+        return Planning(told, policy, sampled_models(belief, 2, "subset", KEY), 0.9, beyond, 0.7)
 
     return of
 
@@ -78,16 +75,16 @@ def test_each_candidate_leads_from_each_state_by_its_own_moves(planning, moves):
 
 def test_worth_is_the_mean_over_models_of_returns_of_all_lengths(planning):
     later = lambda states: 7 + states[..., 0]  # noqa: E731
-    plan = planning("actions", scale=2.0, beyond=later)
+    plan = planning("actions", beyond=later)
     course = course_of(plan, STATES, plan.none(3)[None])
     weight = 0.9 ** np.arange(5)
     rewards = np.cumsum(weight[:4, None, None] * course.reward[:, 0], axis=0)
     returns = rewards + weight[1:, None, None] * course.alive[1:, 0] * later(course.states[1:, 0])
     shares = np.array([0.3, 0.3 * 0.7, 0.3 * 0.7**2, 0.7**3])
     total = np.sum(shares[:, None, None] * returns, axis=0)
-    np.testing.assert_allclose(plan.worth(course)[0], np.mean(total / 2, axis=0) / weight[:4].sum(), rtol=1e-4)
-    alone = planning("actions", scale=2.0).worth(course)[0]
-    np.testing.assert_allclose(alone, np.mean(rewards[-1] / 2, axis=0) / weight[:4].sum(), rtol=1e-4)
+    np.testing.assert_allclose(plan.worth(course)[0], np.mean(total, axis=0) / weight[:4].sum(), rtol=1e-4)
+    alone = planning("actions").worth(course)[0]
+    np.testing.assert_allclose(alone, np.mean(rewards[-1], axis=0) / weight[:4].sum(), rtol=1e-4)
 
 
 def test_nothing_that_follows_an_end_counts(planning):
@@ -96,22 +93,6 @@ def test_nothing_that_follows_an_end_counts(planning):
     np.testing.assert_array_equal(course.alive[1:], 0)
     np.testing.assert_array_equal(course.reward[1:], 0)
     assert np.all(np.asarray(plan.worth(course)) < 0)
-
-
-@pytest.mark.parametrize("moves", MOVES)
-def test_near_a_trust_region_plans_are_charged_for_how_far_they_stray(planning, moves):
-    def trust(policy):
-        return Trust.around(policy, STATES, STATES, jnp.asarray(0.1))
-
-    free, charged = planning(moves, trust), planning(moves, trust, multiplier=3.0)
-    plans = jnp.stack([free.none(3), 0.1 * jax.random.normal(KEY, free.none(3).shape)])
-    course = course_of(free, STATES, plans)
-    np.testing.assert_allclose(course.kl[:, 0], 0, atol=1e-3)  # but for means that are out of reach
-    assert np.all(np.asarray(course.kl[0, 1]) > 0)
-    weight = (0.9 ** np.arange(4))[:, None, None, None]
-    cost = np.mean(np.sum(weight * course.kl, axis=0), axis=1) / weight.sum()
-    np.testing.assert_allclose(free.worth(course) - charged.worth(course), 3 * cost, rtol=1e-3, atol=1e-4)
-    assert not np.any(course_of(planning(moves), STATES, plans).kl)  # there is no trust region
 
 
 @pytest.mark.parametrize("method", ["cem", "mppi"])

@@ -11,7 +11,7 @@ from jax import Array
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.errors import UserError
-from cdpo.solvers.base import Objective, Solver, Trust
+from cdpo.solvers.base import Solver
 from cdpo.solvers.mpc import MPCSettings
 from cdpo.solvers.plans import Planning
 from cdpo.solvers.policy import Policy
@@ -72,10 +72,7 @@ class Planner:
 def _planning(
     solver: Solver, settings: MPCSettings, policy: Policy, models: ModelSet, state: Any, discount: float
 ) -> Planning:
-    objective = Objective(discount, Trust.off(policy, 1))
-    free, one = jnp.zeros(()), jnp.ones(())
-    beyond = partial(solver.beyond, state, policy)
-    return Planning(settings, policy, models, objective, free, one, beyond, settings.trace)
+    return Planning(settings, policy, models, discount, partial(solver.beyond, state, policy), settings.trace)
 
 
 @partial(jax.jit, static_argnums=5)

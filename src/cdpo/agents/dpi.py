@@ -1,4 +1,4 @@
-"""Dual policy iteration (Sun et al. 2018): plans that stay near the policy, and a policy that imitates them."""
+"""Dual policy iteration (Sun et al. 2018): plans that begin at the policy, and a policy that imitates them."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from cdpo.solvers.policy import Policy
 
 @dataclass(frozen=True)
 class DPI(Exploration):
-    """Plans on the least-squares model within a trust region about the last policy, and imitates within the same."""
+    """Plans on the least-squares model, and imitates what was planned within a trust region about the last policy."""
 
     name = part = "dpi"
     uses = ("loop", "ensemble", "mpc")
@@ -21,7 +21,7 @@ class DPI(Exploration):
     """Bound of the trust region, E KL(pi_t || pi_{t-1})."""
 
     def improve(self, policy: Policy, bench: Bench) -> Plan:
-        """eta = plans for {f_LS} within kl of pi; pi = imitation of eta within kl of pi."""
+        """eta = plans for {f_LS} that begin at pi; pi = imitation of eta within kl of pi."""
         reference = reference_model(bench.belief, self.models)
         outlook = bench.look(policy, reference)
         watched, checked, _ = outlook.states

@@ -126,9 +126,8 @@ class MPC(NamedTuple):
     ) -> tuple[Policy, Lesson, Metrics]:
         """What to learn from new plans; and the policy, already another one if it takes the mean of what was found."""
         settings = self.settings
-        multiplier = objective.trust.multiplier(state.log_multiplier)
         beyond = partial(self.beyond, state, policy)
-        planning = Planning(settings, policy, models, objective, multiplier, state.scale, beyond, settings.trace)
+        planning = Planning(settings, policy, models, objective.discount, beyond, settings.trace)
         problems = jnp.arange(settings.plans)
 
         def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], tuple]:

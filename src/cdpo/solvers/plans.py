@@ -2,6 +2,9 @@
 
 After POPLIN (Wang and Ba 2020): a search begins at the policy, and moves its actions (POPLIN-A) or its parameters
 (POPLIN-P).
+
+Plans know no trust region: it is the policy that learns from them which is held in it. Plans that pay for their KL to q
+were seen to teach policies that were worse than q on the very models planned on.
 """
 
 from collections.abc import Callable
@@ -16,9 +19,8 @@ from jax.flatten_util import ravel_pytree
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.errors import UserError
-from cdpo.solvers.base import Objective
 from cdpo.solvers.critics import traced
-from cdpo.solvers.policy import REACH, Gaussian, Policy, counted, kl_divergence
+from cdpo.solvers.policy import REACH, Policy
 from cdpo.solvers.search import Found, SearchSettings, search
 
 # Of the reach of a policy's mean: what lies closer to its end could only be imitated by ever larger parameters.
@@ -50,7 +52,6 @@ class Course(NamedTuple):
     alive: Array  # [H + 1, N, M, P], 1.0 until the task ends
     mean: Array  # [H, N, M, P, m], actions before squashing
     reward: Array  # [H, N, M, P]
-    kl: Array  # [H, N, M, P], to q, as `counted`
 
 
 class Planning(NamedTuple):
@@ -59,9 +60,7 @@ class Planning(NamedTuple):
     settings: PlanSettings
     policy: Policy
     models: ModelSet
-    objective: Objective
-    multiplier: Array  # of the KL to q along a plan
-    scale: Array  # of rewards
+    discount: float
     beyond: Callable[[Array], Array | None]  # what follows states [M, B, d] on their models, [M, B]
     trace: float  # share of the longer returns, where values are known
 
@@ -88,7 +87,7 @@ class Planning(NamedTuple):
 
     def course(self, states: Array, plans: Array, key: Array) -> Course:
         """Of plans [N, P, ...] from states [P, d]."""
-        trust, models = self.objective.trust, self.models
+        models = self.models
         count, problems = plans.shape[:2]
         acting, moves = self._acting(plans)
 
@@ -97,12 +96,9 @@ class Planning(NamedTuple):
             key, move = here
             mean = jnp.clip(acting(observation, move), -_PLANNED * REACH, _PLANNED * REACH)
             following, reward, terminated = jax.vmap(models.step, (0, 0, None))(observation, jnp.tanh(mean), key)
-            # A plan says nothing of deviations, which are held.
-            kl = jax.lax.cond(trust.active, lambda: self._apart(mean, observation), lambda: jnp.zeros_like(reward))
             after = alive * (1 - terminated)
             carried = jnp.where(after[..., None] > 0, following, observation)
-            reward, kl = (jnp.where(alive > 0, each, 0.0) for each in (reward, kl))
-            return (carried, after), (carried, after, mean, reward, kl)
+            return (carried, after), (carried, after, mean, jnp.where(alive > 0, reward, 0.0))
 
         shape = (count, models.count, problems)
         begin, alive = jnp.broadcast_to(states, (*shape, states.shape[-1])), jnp.ones(shape)
@@ -112,9 +108,8 @@ class Planning(NamedTuple):
         return Course(path, lives, *seen)
 
     def worth(self, course: Course) -> Array:
-        """The mean over the models of what plans return, less what is charged for the KL, for a step, [N, P]."""
-        discount = self.objective.discount
-        weight = (discount ** jnp.arange(self.settings.horizon))[:, None, None, None]
+        """The mean over the models of what plans return, for a step, [N, P]."""
+        weight = (self.discount ** jnp.arange(self.settings.horizon))[:, None, None, None]
         alive, states = course.alive[1:], course.states[1:]
         by_model = jnp.moveaxis(states, 2, 0).reshape(self.models.count, -1, states.shape[-1])
         later = self.beyond(by_model)
@@ -123,9 +118,8 @@ class Planning(NamedTuple):
         else:
             steps, count, models, problems = alive.shape
             later = jnp.moveaxis(later.reshape(models, steps, count, problems), 0, 2)
-            total = traced(course.reward, alive, later, discount, self.trace)[0]
-        charged = self.multiplier * jnp.sum(weight * course.kl, axis=0)
-        return jnp.mean(total / self.scale - charged, axis=1) / jnp.sum(weight)
+            total = traced(course.reward, alive, later, self.discount, self.trace)[0]
+        return jnp.mean(total, axis=1) / jnp.sum(weight)
 
     def policies(self, plans: Array) -> Policy:
         """With parameters moved by plans [..., D]."""
@@ -144,10 +138,6 @@ class Planning(NamedTuple):
             return jnp.moveaxis(moved(jnp.moveaxis(states, 1, 2)).mean, 2, 1)
 
         return act, jnp.zeros(self.settings.horizon)
-
-    def _apart(self, mean: Array, states: Array) -> Array:
-        q = self.objective.trust.centre(states)
-        return counted(kl_divergence(Gaussian(mean, q.log_deviation), q))
 
     def _deviation(self) -> Array:
         """Of the first draws."""
