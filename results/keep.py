@@ -5,6 +5,10 @@
 A figure of many training runs is made in parts, on several machines. `records.jsonl` has a line for each cell, with its
 settings, the commit and the hardware: whatever comes later is joined with it, and takes the place of an older record of
 the same task and name. From these lines all figures and tables are drawn again.
+
+Figures share cells. What another figure keeps need not be run again:
+
+    python results/keep.py baselines --also results/deep/exploration --into results/deep/baselines
 """
 
 import argparse
@@ -21,19 +25,21 @@ from cdpo.runs import RunFolder, write_atomic
 _DIGITS = 9  # of what was measured
 
 
-def keep(figure: str, folders: list[Path], into: Path, commit: str) -> Records:
-    """Join, draw, write; all records that are kept now."""
+def keep(figure: str, folders: list[Path], into: Path, commit: str, also: list[Path] | None = None) -> Records:
+    """Join, draw, write; all records that are kept now. What is kept already is not replaced by what is `also`."""
+    cells = {_name(cell.identity): cell.identity for cell in FIGURES[figure].cells("paper")}
     kept = into / "records.jsonl"
-    lines = kept.read_text().splitlines() if kept.exists() else []
-    known = {_name(record): record for record in map(json.loads, lines)}
+    known = _known(kept)
     for path in folders:
         folder = RunFolder.open(path)
         if folder.config.get("figure") != figure:
             raise UserError(f"{str(path)!r} is no reproduction of {figure}; name its folder")
         made = {"commit": commit, "versions": folder.config["versions"]}
         known |= {_name(record): _short(record) | made for record in folder.records()}
-    order = [_name(cell.identity) for cell in FIGURES[figure].cells("paper")]
-    records = sorted(known.values(), key=lambda record: order.index(_name(record)))
+    for path in also or []:
+        theirs = _known(path / "records.jsonl")
+        known = {name: told for name, told in theirs.items() if _same(told, cells.get(name, {}))} | known
+    records = sorted(known.values(), key=lambda record: [*cells].index(_name(record)))
     into.mkdir(parents=True, exist_ok=True)
     write_atomic(kept, "".join(json.dumps(record) + "\n" for record in records))
     with house():
@@ -44,9 +50,27 @@ def keep(figure: str, folders: list[Path], into: Path, commit: str) -> Records:
     return records
 
 
+def _known(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The records of a file, if there is one, by their names."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {_name(record): record for record in map(json.loads, lines)}
+
+
 def _name(told: dict[str, Any]) -> tuple[str, str]:
     """What a cell is called in its figure."""
     return told["task"], told["label"] or told["agent"]
+
+
+def _same(record: dict[str, Any], cell: dict[str, Any]) -> bool:
+    """Whether a record is of a cell, but for settings that there were none of then."""
+    if any(record[key] != cell.get(key) for key in ("task", "agent", "label", "seeds", "episodes")):
+        return False
+    now = json.loads(json.dumps(cell["settings"]))
+    parts = [(part, now.get(name)) for name, part in record["settings"].items()]
+    return all(
+        then == later or (isinstance(then, dict) and isinstance(later, dict) and then.items() <= later.items())
+        for then, later in parts
+    )
 
 
 def _short(value: Any) -> Any:
@@ -63,11 +87,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("folders", nargs="*", type=Path, help="of reproductions; none to draw again what is kept")
+    parser.add_argument("--also", nargs="*", type=Path, help="folders of what other figures keep")
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--commit", default="", help="at which the folders were made")
     options = parser.parse_args()
     try:
-        records = keep(options.figure, options.folders, options.into, options.commit)
+        records = keep(options.figure, options.folders, options.into, options.commit, options.also)
     except UserError as error:
         parser.error(str(error))
     print(f"{len(records)} records in {options.into}")

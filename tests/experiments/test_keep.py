@@ -9,6 +9,7 @@ from cdpo.errors import UserError
 from cdpo.runs import RunFolder
 
 SOURCE = Path(__file__).parents[2] / "results" / "keep.py"
+THEIRS = ("pusher", "cdpo")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,25 @@ def test_what_is_kept_can_be_drawn_again_without_its_folders(keep, tmp_path):
     (into / "trials.svg").unlink()
     keep("tuning", [], into, "")
     assert {path.name: path.read_bytes() for path in into.iterdir()} == before
+
+
+def test_cells_that_another_figure_keeps_are_taken_over_but_replace_nothing(keep, tmp_path):
+    elsewhere = SOURCE.parent / "deep" / "exploration" / "records.jsonl"
+    ours = next(
+        told for told in map(json.loads, elsewhere.read_text().splitlines()) if (told["task"], told["agent"]) == THEIRS
+    )
+    assert "negentropy" not in ours["settings"]["sac"]  # came later
+
+    def kept(name, **changes):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "records.jsonl").write_text(json.dumps(ours | {"commit": name} | changes) + "\n")
+        return tmp_path / name
+
+    other = ours["settings"] | {"loop": ours["settings"]["loop"] | {"discount": 0.5}}
+    into = kept("into", task="half-cheetah")
+    not_these = [kept("settings", settings=other), kept("seeds", seeds=[7]), kept("foreign", task="lqr")]
+    records = keep("baselines", [], into, "", [*not_these, kept("same"), kept("late", task="half-cheetah")])
+    assert [(each["task"], each["commit"]) for each in records] == [("pusher", "same"), ("half-cheetah", "into")]
 
 
 def test_another_figure_is_refused_and_nothing_is_lost(keep, tmp_path):

@@ -124,7 +124,8 @@ def episode_curve(record: Record, key: str) -> Curve:
     episodes = np.arange(record["episodes"] + 1.0)
     each = np.full((len(record["seeds"]), len(episodes)), np.nan)
     for row, curve in zip(each, record["curves"], strict=True):
-        row[: len(curve[key])] = curve[key]
+        known = curve.get(key, ())
+        row[: len(known)] = known
     return Curve.of(episodes, each)
 
 
