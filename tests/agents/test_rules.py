@@ -367,11 +367,11 @@ def test_two_iterations_give_finite_numbers_and_every_metric(rule):
     expected |= {"unsettled_optimistic"} if rule.name == "hucrl" else set()
     expected |= {"mbpo": {"rollout_length"}, "me-trpo": {"pi_laps", "pi_improved"}}.get(rule.name, set())
     bounded = isinstance(rule, DPI) or (isinstance(rule, CDPO) and rule.update != "referential")
-    expected |= {"kl_bound", "kl_spent", "tv_bound", "tv_spent"} if bounded else set()
+    expected |= {"kl_bound", "kl_spent", "tv_bound", "tv_spent", "improvement_pi"} if bounded else set()
     for told in metrics:
         assert expected <= set(told)
         assert all(np.all(np.isfinite(value)) for value in told.values())
-        assert ("kl_spent" in told) == bounded
+        assert ("kl_spent" in told) == ("improvement_pi" in told) == bounded
         assert told["improvement"] == pytest.approx(told["value_q"] - told["value_last"], abs=1e-5)
     assert set(metrics[0]) == set(metrics[1])
     # Nothing is paid here: to ME-TRPO no policy is better than the first.

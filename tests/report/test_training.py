@@ -18,6 +18,7 @@ from cdpo.runs import RunFolder
 HOSTILE = """_<script>alert("x")</script> & $x_{ 'y' 漢\n</style></svg>"""
 DIAGNOSTICS = {
     "improvement": 2.0,
+    "improvement_pi": 0.5,
     "model_error": 0.5,
     "kl_bound": 0.1,
     "kl_spent": 0.08,
@@ -179,7 +180,7 @@ def test_a_full_run_has_all_its_sections(tmp_path):
     assert parsed.heads == [*sections, "Settings", "Versions and hardware"]
     assert parsed.tags.count("figure") == 4 and parsed.tags.count("details") == 1
     assert sum(label.endswith("pendulum-swingup") for label in parsed.labels) == 1
-    assert len([label for label in parsed.labels if " over iteration: " in label]) == 4 + 3 + 1
+    assert len([label for label in parsed.labels if " over iteration: " in label]) == 5 + 3 + 1
     for words in ("cdpo train pendulum-swingup", "kl 0.1", "hidden 256, 256", "3 (0 to 2)", "the bound", "9.9"):
         assert words in parsed.text
     assert "not finished" not in parsed.text and "script" not in parsed.tags
@@ -289,7 +290,7 @@ def test_the_data_behind_the_figures_is_that_of_the_lines(tmp_path):
     assert [tuple(row[key] for key in keys) for row in rows] == expected
     assert len([row for row in read_csv(run.figures / "learning.csv") if row["quantity"] == "return"]) == 3
     kinds = {row["quantity"] for row in read_csv(run.figures / "ledger.csv")}
-    assert kinds == {"improvement", "eval_change", "model_error", "kl_spent", "kl_bound"}
+    assert kinds == {"improvement", "improvement_pi", "eval_change", "model_error", "kl_spent", "kl_bound"}
     maps = [row for row in read_csv(run.figures / "calibration.csv") if row["quantity"] == "coverage_map_new"]
     assert [float(row["level"]) for row in maps] == list(LEVELS)
     assert [float(row["mean"]) for row in maps] == [level / 2 for level in LEVELS]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cdpo.dynamics.models import reference_model, sampled_models
 from cdpo.dynamics.replay import Transition
-from cdpo.solvers.rollouts import ahead, imagine, look_ahead
+from cdpo.solvers.rollouts import ahead, foresight, imagine, look_ahead, values
 
 KEY = jax.random.key(0)
 STEP = np.array([[[-0.5, 0.2], [0.1, -0.3], [0.4, 0.6]], [[0.3, 0.0], [-0.2, 0.1], [1.0, -1.0]]])
@@ -146,3 +146,12 @@ def test_starts_mix_initial_visited_and_broad_states_by_their_weights(starts_at)
     assert {3, 4, 5, 6} <= set(drawn.tolist())
     assert np.all(initial | seen | broad)
     assert set(np.asarray(starts.only_initial().draw(KEY, (100,)))[:, 0].tolist()) == {3, 4}
+
+
+def test_a_policy_has_a_value_under_each_model_alone(linear_task, linear_belief, some_policy, starts_at):
+    task = linear_task(state_reached)
+    models = sampled_models(linear_belief(task, [[[9.0], [9.0]], [[0.1], [0.0]], [[-0.5], [0.0]]]), 2, "subset", KEY)
+    found = jax.jit(lambda: values(some_policy(task), models, starts_at([[2.0]]), KEY, 0.8))()
+    steps = np.arange(foresight(task, 0.8))
+    expected = [np.sum(0.8**steps * 2 * growth ** (steps + 1)) for growth in (1.1, 0.5)]
+    np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-4)

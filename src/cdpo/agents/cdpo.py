@@ -52,7 +52,7 @@ class CDPO(Exploration):
         watched, checked, _ = outlook.states
         trust = Trust.around(q, watched, checked, self._bound(bench.iteration), active=self.schedule != "none")
         policy = bench.solve(q, models, trust, as_="pi")
-        return Plan(policy, q, reference, memory, trust, outlook)
+        return Plan(policy, q, reference, memory, trust, outlook, models)
 
     def begin(self, belief: Belief) -> Any:
         """The running average, where there is one."""

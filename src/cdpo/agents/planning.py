@@ -27,7 +27,7 @@ from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Solver, Starts, Trust
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.rollouts import Outlook, foresight, look_ahead
+from cdpo.solvers.rollouts import Outlook, foresight, look_ahead, values
 from cdpo.tasks import Task
 
 JUDGED = 512  # states at which models and policies are compared
@@ -57,6 +57,7 @@ class Plan(NamedTuple):
     memory: Any = ()
     trust: Trust | None = None
     outlook: Outlook | None = None  # of q_t under the reference, where the rule has looked already
+    models: ModelSet | None = None  # on which pi_t was made from q_t
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,10 @@ class Bench:
         """
         return self._kit.look(policy, model.only(0), self._starts, self.fold(0))
 
+    def gain(self, policy: Policy, last: Policy, models: ModelSet) -> Array:
+        """What a policy is worth beyond the last one, on average over the models and on the same noise."""
+        return self._kit.gain(policy, last, models, self._starts, self.fold(0))
+
 
 class Kit(eqx.Module):
     """What rules work with: a task, models and a solver. No rule is part of it, so that all share its programs."""
@@ -234,6 +239,12 @@ class Kit(eqx.Module):
             sets=3,
             states=_VISITED,
         )
+
+    @_program
+    def gain(self, policy: Policy, last: Policy, models: ModelSet, starts: Starts, key: Array) -> Array:
+        """The difference of two policies' values, mean over the models."""
+        after, before = (values(each, models, starts, key, self.discount) for each in (policy, last))
+        return jnp.mean(after - before)
 
     @_program
     def compare(
@@ -322,7 +333,7 @@ class ModelBased(Agent):
         return {"model": belief.ensemble, "calibration": belief.calibration, **learned}
 
     def _ledger(self, last: Policy, plan: Plan, bench: Bench) -> Metrics:
-        """Delta(t) = V_{q_t} - V_{pi_{t-1}} under the reference, and what was spent of the trust region."""
+        """Delta(t) = V_{q_t} - V_{pi_{t-1}} under the reference, what was spent of the trust region, and for what."""
         value_last = bench.look(last, plan.model).value
         seen = bench.look(plan.reference, plan.model) if plan.outlook is None else plan.outlook
         entry = {"value_last": value_last, "value_q": seen.value, "improvement": seen.value - value_last}
@@ -334,4 +345,6 @@ class ModelBased(Agent):
                 "tv_bound": jnp.sqrt(plan.trust.bound / 2),
                 "tv_spent": jnp.sqrt(jnp.maximum(spent, 0.0) / 2),
             }
+        if plan.models is not None:
+            entry["improvement_pi"] = bench.gain(plan.policy, plan.reference, plan.models)
         return entry

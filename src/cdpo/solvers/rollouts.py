@@ -14,6 +14,7 @@ from cdpo.solvers.policy import Policy
 from cdpo.tasks import Task
 
 _NEGLIGIBLE = 0.05  # discounted weight at which imagined episodes are cut
+_PARTICLES = 64  # rollouts by which a policy is judged on each model
 
 
 def imagine(
@@ -104,3 +105,14 @@ def look_ahead(
     points = (jnp.arange(states) + jax.random.uniform(choice, (sets, 1))) / states * cumulated[:, -1:]
     index = jnp.clip(jax.vmap(jnp.searchsorted)(cumulated, points), 0, chance.shape[-1] - 1)
     return Outlook(value, jnp.take_along_axis(places, index[..., None], axis=1))
+
+
+def values(policy: Policy, models: ModelSet, starts: Starts, key: Array, discount: float) -> Array:
+    """What a policy expects under each of the models alone, [M]; with the same key the noise is the same for all."""
+    steps = foresight(models.belief.task, discount)
+
+    def value(number: Array) -> Array:
+        alone = {"horizon": steps, "particles": _PARTICLES, "sets": 1, "states": 1}
+        return look_ahead(policy, models.only(number), starts, key, discount=discount, **alone).value
+
+    return jax.vmap(value)(jnp.arange(models.count))

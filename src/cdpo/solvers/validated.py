@@ -9,9 +9,7 @@ from jax import Array
 from cdpo.dynamics.models import ModelSet
 from cdpo.solvers.base import Metrics, Objective, Solver, Starts
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.rollouts import foresight, look_ahead
-
-_PARTICLES = 64  # rollouts by which a policy is validated on each model
+from cdpo.solvers.rollouts import values
 
 
 class Validated(NamedTuple):
@@ -44,17 +42,10 @@ class Validated(NamedTuple):
     ) -> tuple[Policy, Any, Metrics]:
         """Solve, validate, and again."""
         judged, drawn = jax.random.split(key)
-        steps = foresight(models.belief.task, objective.discount)
 
-        def values(policy: Policy) -> Array:
-            """Under each model alone, [M]; always with the same noise, so that policies alone make the difference."""
-
-            def value(number: Array) -> Array:
-                alone = {"horizon": steps, "particles": _PARTICLES, "sets": 1, "states": 1}
-                seen = look_ahead(policy, models.only(number), starts, judged, discount=objective.discount, **alone)
-                return seen.value
-
-            return jax.vmap(value)(jnp.arange(models.count))
+        def validated(policy: Policy) -> Array:
+            """Always with the same noise, so that policies alone make the difference."""
+            return values(policy, models, starts, judged, objective.discount)
 
         def solved(policy: Policy, state: Any, number: Array) -> tuple[Policy, Any, Metrics]:
             return self.solver(
@@ -66,7 +57,7 @@ class Validated(NamedTuple):
 
         def lap(course: _Course) -> _Course:
             policy, state, metrics = solved(course.policy, course.state, course.laps)
-            now = values(policy)
+            now = validated(policy)
             improved = jnp.mean(now > course.values)
             better = improved >= self.share
             best, known = jax.tree.map(
@@ -79,7 +70,7 @@ class Validated(NamedTuple):
         shapes = jax.eval_shape(lambda: solved(policy, state, nothing)[2])
         metrics = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
         metrics["improved"] = jnp.zeros(())
-        start = _Course(policy, state, policy, values(policy), nothing, nothing, metrics)
+        start = _Course(policy, state, policy, validated(policy), nothing, nothing, metrics)
         end = jax.lax.while_loop(going, lap, start)
         return end.best, end.state, end.metrics | {"laps": end.laps}
 

@@ -98,6 +98,7 @@ def _ledger(run: Run) -> Picture | None:
     bound = run.curve("kl_bound") if run.bounded else None
     wanted: dict[str, tuple[str, str, dict[str, Any]]] = {
         "improvement": ("Δ(t), by the reference model", "discounted value", {"level": 0.0}),
+        "improvement_pi": ("V(π) − V(q), on the models of π", "discounted value", {"level": 0.0}),
         "eval_change": ("realised change", "evaluation return", {"level": 0.0}),
         "model_error": ("model error on the new episode", "standard deviations", {"zero": True, "positive": True}),
         "kl_spent": ("KL(π‖q) spent", "nats", {"zero": True}),
@@ -114,8 +115,8 @@ def _ledger(run: Run) -> Picture | None:
         return None
     grey = {"the bound": GREY} if "kl_bound" in keys else {}
     caption = (
-        "What each iteration promised, what it brought, how wrong the model was about the episode that followed, and "
-        "how far the policy moved from the referential one."
+        "What each update promised, what the iteration brought, how wrong the model was about the episode that "
+        "followed, and how far the policy moved from the referential one."
         if "improvement" in keys
         else "What each iteration brought."
     )
