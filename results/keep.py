@@ -13,6 +13,7 @@ Figures share cells. What another figure keeps need not be run again:
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from cdpo.runs import RunFolder, write_atomic
 _DIGITS = 9  # of what was measured
 
 
-def keep(figure: str, folders: list[Path], into: Path, commit: str, also: list[Path] | None = None) -> Records:
+def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequence[Path] = ()) -> Records:
     """Join, draw, write; all records that are kept now. What is kept already is not replaced by what is `also`."""
     cells = {_name(cell.identity): cell.identity for cell in FIGURES[figure].cells("paper")}
     kept = into / "records.jsonl"
@@ -36,10 +37,13 @@ def keep(figure: str, folders: list[Path], into: Path, commit: str, also: list[P
             raise UserError(f"{str(path)!r} is no reproduction of {figure}; name its folder")
         made = {"commit": commit, "versions": folder.config["versions"]}
         known |= {_name(record): _short(record) | made for record in folder.records()}
-    for path in also or []:
+    for path in also:
         theirs = _known(path / "records.jsonl")
+        if not theirs:
+            raise UserError(f"{str(path)!r} keeps nothing: it has no records.jsonl")
         known = {name: told for name, told in theirs.items() if _same(told, cells.get(name, {}))} | known
-    records = sorted(known.values(), key=lambda record: [*cells].index(_name(record)))
+    order = list(cells)
+    records = sorted(known.values(), key=lambda record: order.index(_name(record)))
     into.mkdir(parents=True, exist_ok=True)
     write_atomic(kept, "".join(json.dumps(record) + "\n" for record in records))
     with house():
@@ -87,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("folders", nargs="*", type=Path, help="of reproductions; none to draw again what is kept")
-    parser.add_argument("--also", nargs="*", type=Path, help="folders of what other figures keep")
+    parser.add_argument("--also", nargs="*", default=(), type=Path, help="folders of what other figures keep")
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--commit", default="", help="at which the folders were made")
     options = parser.parse_args()

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from cdpo.agents import PSRL, RULES, Exploration
-from cdpo.agents.planning import Bench
+from cdpo.agents.planning import Bench, Plan
 from cdpo.dynamics.models import reference_model, sampled_models
 from cdpo.dynamics.replay import Replay
 from cdpo.solvers.base import Starts
+from cdpo.solvers.rollouts import values
 from cdpo.tasks import find_task
 from cdpo.tasks.lqr import BOUND, START, SYSTEM
 from cdpo.tasks.riccati import finite, linear_return, optimal_return, stationary
@@ -85,6 +86,28 @@ def test_posterior_sampling_plans_on_one_draw_as_it_is():
     s, a = np.full((2, 1, 3), 0.3, np.float32), np.full((2, 1, 2), -0.4, np.float32)
     said = ensemble.net.member(int(head))(ensemble.encode(TASK, jnp.asarray(s[0]), jnp.asarray(a[0])))
     np.testing.assert_allclose(step(models, s, a)[0], s[0] + np.asarray(ensemble.targets.undo(said)), atol=1e-5)
+
+
+def test_the_ledger_tells_what_the_second_update_gained_on_its_models():
+    agent, mind, replay = learned(1)
+    box = jnp.asarray(TASK.broad[1])
+    starts = Starts(jnp.zeros((1, 3)), replay, -box, box, jnp.ones(3))
+    bench = Bench(agent.kit, mind, starts, jnp.ones((), jnp.int32), KEY, KEY)
+    good = mind.policy
+    bad = eqx.tree_at(lambda policy: policy.net.biases[-1], good, good.net.biases[-1] + 1)  # always pushes
+    reference, models = reference_model(mind.belief, 1), sampled_models(mind.belief, 2, "subset", KEY)
+    told = [
+        float(agent._ledger(good, Plan(pi, q, reference, models=models), bench)["improvement_pi"])
+        for pi, q in ((good, bad), (bad, good), (good, good))
+    ]
+    gain = mean_value(good, models, starts, bench) - mean_value(bad, models, starts, bench)
+    assert told == pytest.approx([gain, -gain, 0.0], rel=1e-3) and gain > 0
+    assert "improvement_pi" not in agent._ledger(good, Plan(good, good, reference), bench)
+
+
+def mean_value(policy, models, starts, bench):
+    """The mean of a policy's values over models."""
+    return float(np.mean(values(policy, models, starts, bench.fold(0), bench._kit.discount)))
 
 
 def least_costs(seed, episode, count):

@@ -47,11 +47,13 @@ def test_a_ledger_by_hand():
         kl_bound=[0.1] * 5,
         unsettled_reference=[50.0, 1.0, 2.0, None, 3.0],
         coverage50_test=[None, 0.4, 0.6, 0.5, 0.5],
+        improvement_pi=[10.0, -2.0, 0.0, None, 4.0],
     )
     assert found["lost_share"] == 0.25 and found["lost_return"] == 9.5
     assert found["unsettled"] == 2.5  # the middle of those known
     assert found["kl_of_bound"] == pytest.approx(0.74) and found["kl_overspent"] == 0.2
     assert found["coverage50_test"] == 0.5 and found["coverage90_new"] is None
+    assert found["improvement_pi"] == 3.0
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from cdpo.errors import UserError
+from cdpo.experiments import FIGURES
 from cdpo.runs import RunFolder
 
 SOURCE = Path(__file__).parents[2] / "results" / "keep.py"
-THEIRS = ("pusher", "cdpo")
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +54,25 @@ def test_what_is_kept_can_be_drawn_again_without_its_folders(keep, tmp_path):
 
 
 def test_cells_that_another_figure_keeps_are_taken_over_but_replace_nothing(keep, tmp_path):
-    elsewhere = SOURCE.parent / "deep" / "exploration" / "records.jsonl"
-    ours = next(
-        told for told in map(json.loads, elsewhere.read_text().splitlines()) if (told["task"], told["agent"]) == THEIRS
-    )
-    assert "negentropy" not in ours["settings"]["sac"]  # came later
+    cells = [json.loads(json.dumps(cell.identity)) for cell in FIGURES["baselines"].cells("paper")]
+    cell = next(each for each in cells if each["task"] == "pusher")
+    del cell["settings"]["sac"]["negentropy"]  # as if it had come later
+    nothing = dict.fromkeys(("lost_share", "lost_return", "unsettled", "kl_of_bound", "kl_overspent"))
+    cell |= {"final": [1.0] * 6, "wall_s": 1.0, "lanes": 6, "stopped": {}, "ledger": [nothing] * 6}
+    cell |= {"curves": [{"episode": [1], "env_steps": [400], "eval_return": [1.0]}] * 6}  # and no coverage
 
     def kept(name, **changes):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "records.jsonl").write_text(json.dumps(ours | {"commit": name} | changes) + "\n")
+        (tmp_path / name / "records.jsonl").write_text(json.dumps(cell | {"commit": name} | changes) + "\n")
         return tmp_path / name
 
-    other = ours["settings"] | {"loop": ours["settings"]["loop"] | {"discount": 0.5}}
+    other = cell["settings"] | {"loop": cell["settings"]["loop"] | {"discount": 0.5}}
     into = kept("into", task="half-cheetah")
     not_these = [kept("settings", settings=other), kept("seeds", seeds=[7]), kept("foreign", task="lqr")]
     records = keep("baselines", [], into, "", [*not_these, kept("same"), kept("late", task="half-cheetah")])
     assert [(each["task"], each["commit"]) for each in records] == [("pusher", "same"), ("half-cheetah", "into")]
+    with pytest.raises(UserError, match="keeps nothing"):
+        keep("baselines", [], into, "", [tmp_path / "nowhere"])
 
 
 def test_another_figure_is_refused_and_nothing_is_lost(keep, tmp_path):

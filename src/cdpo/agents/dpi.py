@@ -27,4 +27,4 @@ class DPI(Exploration):
         watched, checked, _ = outlook.states
         trust = Trust.around(policy, watched, checked, jnp.asarray(self.kl))
         better = bench.solve(policy, reference, trust, as_="pi")
-        return Plan(better, policy, reference, trust=trust, outlook=outlook, models=reference)
+        return Plan(better, policy, reference, trust=trust, outlook=outlook, models=reference.only(0))

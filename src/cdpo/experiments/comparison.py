@@ -120,7 +120,7 @@ def learning_curve(record: Record) -> Curve:
 
 
 def episode_curve(record: Record, key: str) -> Curve:
-    """A quantity over episodes; a seed that was stopped has none from there on."""
+    """A quantity over episodes; a seed that was stopped has none from there on, a record of before it was told none."""
     episodes = np.arange(record["episodes"] + 1.0)
     each = np.full((len(record["seeds"]), len(episodes)), np.nan)
     for row, curve in zip(each, record["curves"], strict=True):

@@ -141,6 +141,7 @@ def ledger(run: Run) -> list[Record]:
         "unsettled": _over_iterations(np.median, moved),
         "kl_of_bound": _over_iterations(np.mean, spent) if run.bounded else [None] * len(run.seeds),
         "kl_overspent": run.over_bound(),
+        "improvement_pi": _over_iterations(np.mean, run.values("improvement_pi")),
         **{name: _over_iterations(np.mean, run.values(name)) for name in COVERAGE},
     }
     return [dict(zip(columns, entry, strict=True)) for entry in zip(*columns.values(), strict=True)]

@@ -14,7 +14,7 @@ from cdpo.solvers.policy import Policy
 from cdpo.tasks import Task
 
 _NEGLIGIBLE = 0.05  # discounted weight at which imagined episodes are cut
-_PARTICLES = 64  # rollouts by which a policy is judged on each model
+_JUDGED = 64  # rollouts by which a policy is judged on each model
 
 
 def imagine(
@@ -112,7 +112,7 @@ def values(policy: Policy, models: ModelSet, starts: Starts, key: Array, discoun
     steps = foresight(models.belief.task, discount)
 
     def value(number: Array) -> Array:
-        alone = {"horizon": steps, "particles": _PARTICLES, "sets": 1, "states": 1}
+        alone = {"horizon": steps, "particles": _JUDGED, "sets": 1, "states": 1}
         return look_ahead(policy, models.only(number), starts, key, discount=discount, **alone).value
 
     return jax.vmap(value)(jnp.arange(models.count))
