@@ -72,7 +72,9 @@ def test_the_record_of_a_cell_is_its_training_run(whole):
             lines = [line for line in folder.records() if line["seed"] == seed]
             assert curve["env_steps"] == [line["env_steps"] for line in lines] and len(lines) == 3
             assert curve["eval_return"] == [line["eval_return"] for line in lines]
-            assert curve["coverage90_new"] == [line.get("coverage90_new") for line in lines]
+            for name in ("return", "value_last", "value_q", "improvement_pi", "coverage90_new"):
+                assert curve[name] == [line.get(name) for line in lines]
+            assert None not in curve["value_q"][1:]
         assert record["final"] == pytest.approx(np.mean(folder.summary["eval_returns"], axis=1).tolist())
         own = {"psrl": "unsettled_sample", "greedy": "unsettled_reference"}[record["agent"]]
         moved = [[line[own] for line in folder.records() if line["seed"] == seed and own in line] for seed in (0, 1)]
