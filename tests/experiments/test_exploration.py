@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from cdpo.cli import _run
 from cdpo.experiments import FIGURES, exploration, reproduce, training
 from cdpo.experiments.exploration import RULES, SMOKE, cells, rule_settings
-from cdpo.experiments.training import TrainingCell
+from cdpo.experiments.training import TrainingCell, curves
 from cdpo.progress import Progress
 from cdpo.runs import RunFolder
 from cdpo.training import loop, run
@@ -72,13 +73,25 @@ def test_the_record_of_a_cell_is_its_training_run(whole):
             lines = [line for line in folder.records() if line["seed"] == seed]
             assert curve["env_steps"] == [line["env_steps"] for line in lines] and len(lines) == 3
             assert curve["eval_return"] == [line["eval_return"] for line in lines]
-            for name in ("return", "value_last", "value_q", "improvement_pi", "coverage90_new"):
+            for name in ("return", "value_last", "value_q", "coverage90_new"):
                 assert curve[name] == [line.get(name) for line in lines]
             assert None not in curve["value_q"][1:]
+            assert "improvement_pi" not in curve  # there is one update
         assert record["final"] == pytest.approx(np.mean(folder.summary["eval_returns"], axis=1).tolist())
         own = {"psrl": "unsettled_sample", "greedy": "unsettled_reference"}[record["agent"]]
         moved = [[line[own] for line in folder.records() if line["seed"] == seed and own in line] for seed in (0, 1)]
         assert [entry["unsettled"] for entry in record["ledger"]] == [np.median(each) for each in moved]
+
+
+def test_curves_tell_of_models_what_is_known_of_them():
+    first = {"episode": 0, "env_steps": 5, "return": 1.0, "eval_return": None}
+    second = first | {"episode": 1, "env_steps": 9, "improvement_pi": 0.5}
+    without, with_ = (
+        curves(SimpleNamespace(seeds=[3], lines={(3, 0): first, (3, 1): line}))[0]
+        for line in (first | {"episode": 1}, second)
+    )
+    assert set(without) == {"episode", "env_steps", "return", "eval_return"}
+    assert with_["improvement_pi"] == [None, 0.5] and "value_q" not in with_
 
 
 def test_the_tables_are_the_records(whole, rows):

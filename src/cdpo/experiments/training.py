@@ -24,7 +24,7 @@ from cdpo.training.run import Journal, journal, train_together
 from cdpo.training.settings import Settings
 
 COVERAGE = tuple(f"coverage{level}_{where}" for where in ("test", "new") for level in (50, 90))
-_PROMISED = ("value_last", "value_q", "improvement_pi")  # by models, beside what the world returned
+_BY_MODELS = ("value_last", "value_q", "improvement_pi", *COVERAGE)
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,9 @@ class TrainingCell:
 
 
 def curves(run: Run) -> list[Record]:
-    """What each seed measured over its episodes."""
-    shown = ("episode", "env_steps", "return", "eval_return", *_PROMISED, *COVERAGE)
+    """What each seed measured over its episodes; of models nothing where there are none."""
+    told = {name for line in run.lines.values() for name in line}
+    shown = ("episode", "env_steps", "return", "eval_return", *(name for name in _BY_MODELS if name in told))
     lines = [[run.lines[at] for at in sorted(run.lines) if at[0] == seed] for seed in run.seeds]
     return [{key: [line.get(key) for line in own] for key in shown} for own in lines]
 
