@@ -142,8 +142,8 @@ _CHEETAH: dict[str, dict[str, Any]] = {
         "learning_rate": 3e-4,
         "deviation": 0.4,
     },
-    # For a GPU. With a critic for each model and layers as they are, values of BPTT were seen to diverge here; and what
-    # is planned with a wide reach a policy does not learn.
+    # For a GPU. With a critic for each model and layers as they are, values of BPTT were seen to diverge here; and with
+    # plans of a reach of 1 or 0.05 policies were seen not to learn.
     "bptt": {
         "horizon": 5,
         "particles": 64,
@@ -156,9 +156,11 @@ _CHEETAH: dict[str, dict[str, Any]] = {
         "initial": 0.05,
     },
     "mpc": {
-        "horizon": 5,
+        "horizon": 10,
+        "imitated": 5,
         "plans": 256,
-        "reach": 0.05,
+        "reach": 0.2,
+        "kept": 4,
         "rounds": 20,
         "updates": 125,
         "batch": 512,
