@@ -142,8 +142,8 @@ _CHEETAH: dict[str, dict[str, Any]] = {
         "learning_rate": 3e-4,
         "deviation": 0.4,
     },
-    # For a GPU. With a critic for each model and layers as they are, values of BPTT were seen to diverge here; and with
-    # plans of a reach of 1 or 0.05 policies were seen not to learn.
+    # For a GPU. With a critic for each model and layers as they are, values of BPTT were seen to diverge here; and what
+    # is planned with a reach of 1 a policy does not learn.
     "bptt": {
         "horizon": 5,
         "particles": 64,
