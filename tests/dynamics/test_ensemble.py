@@ -175,7 +175,7 @@ def test_an_exact_member_has_a_gradient_by_the_norm(toy, linear_ensemble):
     jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf, 0), slopes)
 
 
-def test_the_loss_of_gaussian_heads_is_the_negative_log_likelihood_with_reward_and_end_where_learned(
+def test_the_loss_of_gaussian_heads_is_the_likelihood_by_variance_with_reward_and_end_where_learned(
     toy, linear_ensemble
 ):
     rng = np.random.default_rng(1)
@@ -189,7 +189,25 @@ def test_the_loss_of_gaussian_heads_is_the_negative_log_likelihood_with_reward_a
     likelihood = -0.5 * (wanted - output[..., :3]) ** 2 / np.exp(log_variance) - 0.5 * log_variance
     chance = 1 / (1 + np.exp(-output[..., 6]))
     entropy = -np.where(np.asarray(batch.terminated) > 0, np.log(chance), np.log(1 - chance))
-    np.testing.assert_allclose(loss_of(ensemble, task, batch), entropy - likelihood.sum(-1), rtol=1e-4)
+    weighted = np.sum(np.exp(log_variance) * likelihood, axis=-1)
+    np.testing.assert_allclose(loss_of(ensemble, task, batch), entropy - weighted, rtol=1e-4)
+
+
+def test_means_of_gaussian_heads_follow_squared_errors_however_sure_the_heads_are(toy, linear_ensemble):
+    rng = np.random.default_rng(2)
+    task = toy(2, reward=free, terminates=never)
+    batch = batch_for(task, rng, 5)
+    ensemble = linear_ensemble(task, rng, gaussian=True)
+
+    def slope(measure, certainty):
+        """Of the sum over members and rows by the biases, those of means first."""
+        net = eqx.tree_at(lambda n: n.biases[-1], ensemble.net, ensemble.net.biases[-1].at[..., 2:].add(-certainty))
+        total = lambda net: jnp.sum(measure(eqx.tree_at(lambda e: e.net, ensemble, net), task, batch))  # noqa: E731
+        return np.asarray(jax.grad(total)(net).biases[-1])
+
+    squared = slope(Ensemble.misses, 0.0)[..., :2] / 2
+    for certainty in (0.0, 5.0):
+        np.testing.assert_allclose(slope(Ensemble.loss, certainty)[..., :2], squared, rtol=1e-4)
 
 
 @pytest.mark.parametrize("gaussian", [False, True])
@@ -325,6 +343,23 @@ def test_a_fit_remembers_how_far_off_each_member_was_on_held_out_rows(task, like
     error = np.mean(np.sum((after.target(rows) - said.mean) ** 2, axis=-1), axis=-1)
     np.testing.assert_allclose(after.held_out, error, rtol=1e-4)
     assert len(set(error.tolist())) == after.members
+
+
+def test_gaussian_heads_that_were_sure_learn_what_they_did_not_expect(task):
+    more = {"likelihood": "gaussian", "hidden": (32, 32), "steps": 2000, "learning_rate": 3e-3}
+    chosen = EnsembleSettings(**{**vars(SMALL), **more})
+    s, a = np.random.default_rng(0).uniform(-1, 1, size=(2, 2 * ROWS, 1))
+    s[:ROWS] *= 0.2  # at first all is seen within a narrow range; beyond, the action works ever more the other way
+    following = s + linear(s, a) - 2 * a * np.maximum(np.abs(s) - 0.2, 0)
+    narrow, wide = (replay_of(s[:rows], a[:rows], following[:rows], 2 * CAPACITY) for rows in (ROWS, 2 * ROWS))
+    ensemble = Ensemble.create(task, chosen, KEY)
+    state, errors = chosen.optimiser.init(ensemble.net), []
+    for replay in (narrow, wide):
+        split = split_of(replay, chosen, KEY)
+        ensemble, state, _ = fitting(task, chosen)(ensemble, state, replay, split, KEY)
+        errors.append(ensemble.held_out)
+    assert np.all(errors[0] < 1e-3)  # sure, and rightly so
+    assert np.all(errors[1] < 0.1)
 
 
 def test_a_fit_by_the_unrolled_loss_learns_a_linear_system(task):

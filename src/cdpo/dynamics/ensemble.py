@@ -164,13 +164,18 @@ class Ensemble(eqx.Module):
         return eqx.tree_at(lambda e: (e.net, e.inputs, e.targets), self, (net, inputs, targets))
 
     def loss(self, task: Task, transition: Transition) -> Array:
-        """Of each member on each row, [members, B]: squared error or negative log-likelihood, summed over parts."""
+        """Of each member on each row, [members, B]: squared error or negative log-likelihood, summed over parts.
+
+        The likelihood of a part is weighted by the variance that is expected of it (Seitzer et al. 2022, with a beta
+        of 1), so that means follow squared errors. Unweighted, members that are sure and meet what they do not know
+        have gradients so large that Adam hardly moves in the next thousands of steps.
+        """
         error, prediction = self._errors(task, transition)
         if prediction.deviation is None:
             return self._ended(jnp.sum(error**2, axis=-1), prediction, transition)
-        score = error / prediction.deviation
-        surprise = jnp.sum(0.5 * score**2 + jnp.log(prediction.deviation), axis=-1)
-        return self._ended(surprise, prediction, transition)
+        variance = jax.lax.stop_gradient(prediction.deviation) ** 2
+        surprise = 0.5 * (error / prediction.deviation) ** 2 + jnp.log(prediction.deviation)
+        return self._ended(jnp.sum(variance * surprise, axis=-1), prediction, transition)
 
     def misses(self, task: Task, transition: Transition) -> Array:
         """Of each member on each row, [members, B]: squared error, whatever noise a member expects."""
