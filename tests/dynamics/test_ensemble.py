@@ -193,21 +193,24 @@ def test_the_loss_of_gaussian_heads_is_the_likelihood_by_variance_with_reward_an
     np.testing.assert_allclose(loss_of(ensemble, task, batch), entropy - weighted, rtol=1e-4)
 
 
-def test_means_of_gaussian_heads_follow_squared_errors_however_sure_the_heads_are(toy, linear_ensemble):
+def test_means_of_gaussian_heads_follow_squared_errors_however_sure_and_variances_follow_them(toy, linear_ensemble):
     rng = np.random.default_rng(2)
     task = toy(2, reward=free, terminates=never)
     batch = batch_for(task, rng, 5)
     ensemble = linear_ensemble(task, rng, gaussian=True)
-
-    def slope(measure, certainty):
-        """Of the sum over members and rows by the biases, those of means first."""
-        net = eqx.tree_at(lambda n: n.biases[-1], ensemble.net, ensemble.net.biases[-1].at[..., 2:].add(-certainty))
-        total = lambda net: jnp.sum(measure(eqx.tree_at(lambda e: e.net, ensemble, net), task, batch))  # noqa: E731
-        return np.asarray(jax.grad(total)(net).biases[-1])
-
-    squared = slope(Ensemble.misses, 0.0)[..., :2] / 2
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    softplus = lambda x: np.log1p(np.exp(x))  # noqa: E731
     for certainty in (0.0, 5.0):
-        np.testing.assert_allclose(slope(Ensemble.loss, certainty)[..., :2], squared, rtol=1e-4)
+        biases = ensemble.net.biases[-1].at[..., 2:].add(-certainty)
+        sure = eqx.tree_at(lambda e: e.net.biases[-1], ensemble, biases)
+        slopes = jax.grad(lambda net, sure=sure: jnp.sum(eqx.tree_at(lambda e: e.net, sure, net).loss(task, batch)))
+        mean, raw = np.split(outputs_by_hand(sure, batch)[1], 2, axis=-1)  # of log-variances before they are bounded
+        error = np.asarray(batch.next - batch.observation) - mean
+        inner = 2 - softplus(2 - raw) + 12
+        variance = np.exp(-12 + softplus(inner))
+        by_raw = 0.5 * (variance - error**2) * sigmoid(inner) * sigmoid(2 - raw)
+        expected = np.concatenate([-error, by_raw], axis=-1).sum(axis=1)
+        np.testing.assert_allclose(slopes(sure.net).biases[-1], expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("gaussian", [False, True])
@@ -353,12 +356,14 @@ def test_gaussian_heads_that_were_sure_learn_what_they_did_not_expect(task):
     following = s + linear(s, a) - 2 * a * np.maximum(np.abs(s) - 0.2, 0)
     narrow, wide = (replay_of(s[:rows], a[:rows], following[:rows], 2 * CAPACITY) for rows in (ROWS, 2 * ROWS))
     ensemble = Ensemble.create(task, chosen, KEY)
-    state, errors = chosen.optimiser.init(ensemble.net), []
+    state, errors, deviations = chosen.optimiser.init(ensemble.net), [], []
     for replay in (narrow, wide):
         split = split_of(replay, chosen, KEY)
         ensemble, state, _ = fitting(task, chosen)(ensemble, state, replay, split, KEY)
         errors.append(ensemble.held_out)
-    assert np.all(errors[0] < 1e-3)  # sure, and rightly so
+        rows = replay.transitions(split.spread(1, 200))
+        deviations.append(np.asarray(ensemble.read(ensemble.net(ensemble.encode(task, *rows[:2]))).deviation))
+    assert np.all(errors[0] < 1e-3) and np.median(deviations[0]) < 0.05  # sure, and rightly so
     assert np.all(errors[1] < 0.1)
 
 

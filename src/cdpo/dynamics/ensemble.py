@@ -164,11 +164,11 @@ class Ensemble(eqx.Module):
         return eqx.tree_at(lambda e: (e.net, e.inputs, e.targets), self, (net, inputs, targets))
 
     def loss(self, task: Task, transition: Transition) -> Array:
-        """Of each member on each row, [members, B]: squared error or negative log-likelihood, summed over parts.
+        """Of each member on each row, [members, B]: squared error or weighted negative log-likelihood, summed.
 
         The likelihood of a part is weighted by the variance that is expected of it (Seitzer et al. 2022, with a beta
-        of 1), so that means follow squared errors. Unweighted, members that are sure and meet what they do not know
-        have gradients so large that Adam hardly moves in the next thousands of steps.
+        of 1), so that means follow squared errors, and variances them. Unweighted, the gradients of members that are
+        sure and meet what they do not know are so large that by their errors they get worse, and fits stood still.
         """
         error, prediction = self._errors(task, transition)
         if prediction.deviation is None:
