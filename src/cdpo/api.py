@@ -71,7 +71,7 @@ class DeepAgent:
 
     @property
     def episodes(self) -> int:
-        """How many episodes each seed has lived through, the random one among them."""
+        """How many episodes each seed has lived through, random ones among them."""
         return self._trainer.episode
 
     @property
@@ -80,7 +80,7 @@ class DeepAgent:
         return {pupil.seed: pupil.stopped for pupil in self._trainer.pupils if pupil.stopped is not None}
 
     def learn(self, episodes: int, *, progress: bool = False) -> Self:
-        """`episodes` more of each seed; the very first call also makes the random episode 0."""
+        """`episodes` more of each seed; the very first call also makes the first random episode."""
         if self._policy_only:
             raise UserError("only the policy was loaded, which cannot learn; load the run without policy_only")
         if episodes < 1:

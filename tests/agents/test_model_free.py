@@ -220,6 +220,13 @@ def test_an_iteration_is_as_many_episodes_as_give_its_steps_and_the_random_one_i
 
 
 @pytest.mark.parametrize("name", NEWEST)
+def test_random_episodes_are_in_no_iteration_however_many_there_are(name):
+    made = agent(name, Delayed, steps=2, horizon=2, loop={**QUIET["loop"], "random": 3}).learn(4)
+    assert [record.get("updates") for record in made.records] == [None, None, None, 0, 1]
+    assert int(made._trainer.mind(0).rows) == 8
+
+
+@pytest.mark.parametrize("name", NEWEST)
 def test_networks_see_z_scores_of_all_data(name):
     made = agent(name, Shown, steps=4, horizon=1, **QUIET)
     for episodes, count in ((1, 1), (3, 1), (1, 5)):

@@ -178,13 +178,16 @@ def test_killed_it_ends_as_if_it_had_not_been(tmp_path, make, whole, monkeypatch
 
 
 def test_a_seed_that_is_stopped_is_reported_and_spoils_nothing(tmp_path, make, whole, rows, monkeypatch):
-    live = loop.training_episode
+    begun = loop.training
 
-    def spoilt(environment, task, policy, seed, episode, **how):
-        lived = live(environment, task, policy, seed, episode, **how)
-        return lived._replace(rows=lived.rows * np.nan) if (seed, episode) == (1, 2) else lived
+    def spoilt(environment, task, seed, episode, **how):
+        life = begun(environment, task, seed, episode, **how)
+        if (seed, episode) == (1, 2):
+            go = life.go
+            monkeypatch.setattr(life, "go", lambda policy, steps: go(policy, steps) * np.nan)
+        return life
 
-    monkeypatch.setattr(loop, "training_episode", spoilt)
+    monkeypatch.setattr(loop, "training", spoilt)
     code, _, err = make()
     assert code == 3
     reason = "was stopped by the data of episode 2: not a finite number"

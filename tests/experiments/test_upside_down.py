@@ -8,7 +8,7 @@ import pytest
 import cdpo
 from cdpo.runs import RunFolder
 from cdpo.tasks import find_task
-from cdpo.training.collect import streams, training_episode
+from cdpo.training.collect import streams, training
 
 SOURCE = Path(__file__).parents[2] / "results" / "upside_down.py"
 TINY = {
@@ -28,9 +28,9 @@ def test_every_episode_of_a_run_is_told_as_it_was(script, tmp_path):
     assert [line["return"] for line in lines] == pytest.approx([at[2] for at in lived], abs=0.01)
     task, turned = find_task("half-cheetah"), []
     environment = task.make()
-    first = training_episode(environment, task, None, 1, 0, pink=True)
+    first = training(environment, task, 1, 0, pink=True, random=True).go(None, task.horizon)
     environment.reset(seed=streams(1, 1, 0)[0])
-    for action in first.rows[:, 18:24]:
+    for action in first[:, 18:24]:
         turned.append(np.cos(environment.unwrapped.data.qpos[2]) < 0)
         environment.step(action)
     assert 0 < np.mean(turned) < 1 and lines[0]["upside_down"] == pytest.approx(np.mean(turned), abs=0.002)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cdpo.tasks import find_task
-from cdpo.training.collect import initial_states, pink_noise, streams, training_episode
+from cdpo.training.collect import initial_states, pink_noise, streams, training
 
 
 def test_pink_noise_has_unit_variance_and_power_that_falls_with_the_frequency():
@@ -28,11 +28,19 @@ def test_streams_differ_by_every_number_they_are_made_from():
     assert streams(3, 1, 4)[0] == streams(3, 1, 4)[0]
 
 
+def lived(environment, task, number, *, pink=True):
+    """A random episode of seed 0, from its beginning to its end."""
+    life = training(environment, task, 0, number, pink=pink, random=True)
+    life.go(None, task.horizon)
+    assert life.over
+    return life
+
+
 def test_an_episode_depends_on_its_seed_and_number_alone():
     task = find_task("inverted-pendulum")
     used, fresh = task.make(), task.make()
-    training_episode(used, task, None, 0, 0, pink=True)
-    again, same = (training_episode(each, task, None, 0, 1, pink=True) for each in (used, fresh))
+    lived(used, task, 0)
+    again, same = (lived(each, task, 1) for each in (used, fresh))
     np.testing.assert_array_equal(again.rows, same.rows)
     assert again.ended and again.rows[-1, -1] == 1 and not again.rows[:-1, -1].any()
     np.testing.assert_array_equal(initial_states(used, 5), initial_states(fresh, 5))
@@ -40,16 +48,30 @@ def test_an_episode_depends_on_its_seed_and_number_alone():
 
 def test_a_time_limit_is_no_end_and_rows_join():
     task = find_task("pendulum-swingup", horizon=30)
-    episode = training_episode(task.make(), task, None, 0, 0, pink=True)
+    episode = lived(task.make(), task, 0)
     assert episode.rows.shape == (30, 7) and not episode.ended and not episode.rows[:, -1].any()
     np.testing.assert_array_equal(episode.rows[1:, :2], episode.rows[:-1, 4:6])
     assert np.abs(episode.rows[:, 2]).max() <= 1
     assert episode.total == pytest.approx(episode.rows[:, 3].sum(), abs=1e-4)
 
 
+@pytest.mark.parametrize("name", ["inverted-pendulum", "pendulum-swingup"])  # one ends early, one at its time limit
+def test_by_stretches_an_episode_is_what_it_is_at_once(name):
+    task = find_task(name, horizon=30)
+    whole, life = lived(task.make(), task, 0), training(task.make(), task, 0, 0, pink=True, random=True)
+    parts = []
+    while not life.over:
+        parts.append(life.go(None, 4))
+    assert [len(part) for part in parts[:-1]] == [4] * (len(parts) - 1) and 1 <= len(parts[-1]) <= 4
+    np.testing.assert_array_equal(np.concatenate(parts), whole.rows)
+    np.testing.assert_array_equal(life.rows, whole.rows)
+    assert (life.steps, life.total, life.ended) == (whole.steps, whole.total, whole.ended)
+    assert len(life.go(None, 4)) == 0  # it is over
+
+
 def test_noise_is_pink_or_white():
     task = find_task("pendulum-swingup")
-    pink, white = (training_episode(task.make(), task, None, 0, 0, pink=each).rows[:, 2] for each in (True, False))
+    pink, white = (lived(task.make(), task, 0, pink=each).rows[:, 2] for each in (True, False))
     assert np.corrcoef(pink[1:], pink[:-1])[0, 1] > 0.5
     assert abs(np.corrcoef(white[1:], white[:-1])[0, 1]) < 0.15
     assert white.std() == pytest.approx(3**-0.5, abs=0.05)  # uniform in [-1, 1]

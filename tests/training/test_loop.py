@@ -1,5 +1,7 @@
 """Seeds side by side: each is its own."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import gymnasium
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from cdpo.agents import Kit
 from cdpo.errors import UserError
 from cdpo.tasks import find_task
 from cdpo.training import loop
+from cdpo.training.collect import training
 from cdpo.training.loop import Trainer, advance_together
 from cdpo.training.presets import preset
 
@@ -45,6 +48,12 @@ def drift():
     return find_task(Drift, horizon=10)
 
 
+@pytest.fixture
+def together(monkeypatch):
+    """All seeds in one chunk, mapped over one program, as on an accelerator."""
+    monkeypatch.setattr(loop, "chunks_of", lambda lanes: [list(lanes)])
+
+
 def told(trainer, episodes):
     """What is written of some episodes; as text, since what is no number does not equal itself."""
     return [record for _ in range(episodes) for record in map(Record, trainer.advance().records)]
@@ -74,6 +83,89 @@ def test_episodes_that_end_early_do_not_spoil_the_others(drift, tiny):
         np.testing.assert_array_equal(np.flatnonzero(rows[:, -1]), ends)
     alone = told(Trainer(drift, settings(drift, tiny), [1]), 3)
     assert alone == [record for record in records if record["seed"] == 1]
+
+
+def test_the_first_episodes_act_at_random_and_nothing_is_learned_before_they_are_over(drift, tiny):
+    told = settings(drift, tiny)
+    patient, hasty = (Trainer(drift, told.changed(loop={"random": count}), [3]) for count in (3, 1))
+    untrained = patient.mind(0)
+    early = [patient.advance().records[0] for _ in range(3)]
+    assert eqx.tree_equal(patient.mind(0), untrained)
+    assert all(record["eval_return"] is None and "model_rows" not in record for record in early)
+    [rows] = patient.rows()
+    actions = rows[:, drift.observations : drift.observations + drift.actions]
+    last = training(drift.make(), drift, 3, 2, pink=True, random=True).go(None, drift.horizon)
+    np.testing.assert_array_equal(rows[-len(last) :], last)  # by uniform actions, and not by a policy
+    assert np.all(np.abs(actions) <= 1)
+    record = patient.advance().records[0]
+    assert drift.horizon < record["model_rows"] <= len(rows)  # of more than one episode, but for what is held out
+    assert record["eval_return"] is not None and "model_error" in record
+    hasty.advance()
+    assert "model_rows" in hasty.advance().records[0]
+
+
+def spied(trainer):
+    """What each iteration of a trainer gets: its number and the rows of the replay, by lane."""
+    seen, learn = [], trainer._learn
+
+    def spy(agent, mind, replay, starts, iteration, keys):
+        seen.append(list(zip(iteration.tolist(), replay.size.tolist(), strict=True)))
+        return learn(agent, mind, replay, starts, iteration, keys)
+
+    trainer._learn = spy
+    return seen
+
+
+def test_by_stretches_an_agent_learns_within_episodes_from_all_that_it_has_lived(drift, tiny):
+    trainer = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 3}), [0])
+    seen = spied(trainer)
+    records = told(trainer, 3)
+    expected, size = [], records[0]["episode_length"]  # in the random episode there is nothing to learn
+    for record in records[1:]:
+        expected += [size + start for start in range(0, record["episode_length"], 3)]
+        size += record["episode_length"]
+    assert [lanes[0] for lanes in seen] == list(enumerate(expected, start=1))
+    assert trainer.pupils[0].iterations == len(expected) > 2
+    assert records[-1]["model_rows"] <= expected[-1]  # metrics are those of the last iteration
+
+
+def test_a_stretch_as_long_as_an_episode_is_the_episode(drift, tiny):
+    at_once, stretched = (settings(drift, tiny).changed(loop={"stretch": each}) for each in (0, drift.horizon))
+    assert told(Trainer(drift, at_once, [0]), 3) == told(Trainer(drift, stretched, [0]), 3)
+
+
+def test_a_mapped_seed_whose_episode_is_over_rests_while_others_learn_on(drift, tiny, together):
+    trainer = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 2}), [0, 1])
+    seen = spied(trainer)
+    records = told(trainer, 2)
+    first, second = (record["episode_length"] for record in records[2:])
+    assert -(-first // 2) != -(-second // 2)  # one is over before the other
+    assert [pupil.iterations for pupil in trainer.pupils] == [-(-first // 2), -(-second // 2)]
+    assert len(seen) == max(pupil.iterations for pupil in trainer.pupils)
+    for lane, seed in enumerate((0, 1)):
+        alone = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 2}), [seed])
+        told(alone, 2)
+        bias, same = (trained.mind(number).policy.net.biases[0] for trained, number in ((trainer, lane), (alone, 0)))
+        np.testing.assert_allclose(bias, same, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(trainer.rows()[lane], alone.rows()[0], rtol=1e-3, atol=1e-4)
+
+
+def test_a_seed_that_stops_in_the_middle_of_an_episode_keeps_nothing_of_it(drift, tiny, monkeypatch):
+    trainer = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 1}), [0])
+    told(trainer, 1)
+    rows = trainer.rows()[0]
+    Drift.spoilt = (Drift.resets,)  # its next episode turns bad with the second step
+    assert told(trainer, 1) == []
+    assert trainer.pupils[0].stopped == "the data of episode 1: not a finite number"
+    assert trainer.pupils[0].iterations == 2
+    np.testing.assert_array_equal(trainer.rows()[0], rows)
+
+
+def test_seeds_that_share_an_environment_cannot_learn_within_episodes(drift, tiny):
+    shared = replace(drift, shared=True)
+    Trainer(shared, settings(shared, tiny).changed(loop={"stretch": 2}), [0])
+    with pytest.raises(UserError, match="share an environment"):
+        Trainer(shared, settings(shared, tiny).changed(loop={"stretch": 2}), [0, 1])
 
 
 def test_seeds_side_by_side_may_differ_in_numbers_and_each_is_as_it_is_alone(drift, tiny):
@@ -153,16 +245,10 @@ def test_with_linear_models_a_trainer_that_is_restored_goes_on_to_the_same_bits(
     assert settings(task, tiny).ensemble.kind == "linear"
     whole, restored = (Trainer(task, settings(task, tiny), [0, 1]) for _ in range(2))
     told(whole, 2)
-    known = [{"steps": p.steps, "evaluated": p.evaluated, "stopped": p.stopped} for p in whole.pupils]
+    known = [vars(pupil) for pupil in whole.pupils]
     restored.restore(whole.episode, whole.minds(), whole.rows(), known)
     assert told(restored, 2) == told(whole, 2)
     assert whole.mind(0).fit_state == restored.mind(0).fit_state  # which holds nothing: every fit is exact
-
-
-@pytest.fixture
-def together(monkeypatch):
-    """All seeds in one chunk, mapped over one program, as on an accelerator."""
-    monkeypatch.setattr(loop, "chunks_of", lambda lanes: [list(lanes)])
 
 
 @pytest.mark.parametrize("solver", ["dyna", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bptt", "mpc"))])

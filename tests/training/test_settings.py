@@ -86,8 +86,11 @@ def test_mbpo_has_the_settings_of_its_authors_and_their_budget_on_half_cheetah()
     assert (theirs.sac.holds, theirs.sac.negentropy) == ("entropy", 0.5)
     assert theirs.starts is theirs.dyna and (theirs.dyna.initial, theirs.dyna.broad) == (0, 0)
     assert theirs.ensemble.hidden == (200,) * 4 and theirs.sac.hidden == (256, 256)
-    assert theirs.dyna.rounds * theirs.dyna.updates == 40 * 1000  # updates for a thousand steps
-    assert theirs.dyna.rounds * theirs.dyna.particles * theirs.rule.models == 400 * 1000
+    assert theirs.loop.stretch == 250 and theirs.loop.random * 1000 == 5000  # steps before anything is learned
+    assert theirs.dyna.rounds * theirs.dyna.updates == 40 * 250  # updates for as many steps
+    assert theirs.dyna.rounds * theirs.dyna.particles * theirs.rule.models == 400 * 250
+    short = preset("paper", TASKS["inverted-pendulum"], "mbpo")  # its episodes are shorter than a stretch
+    assert short.dyna.rounds * short.dyna.updates == 40 * TASKS["inverted-pendulum"].horizon
     for task in ("half-cheetah", "HalfCheetah-v5"):  # evaluated as often as other agents
         assert preset("default", find_task(task), "mbpo") == theirs.changed(loop={"evaluate": 5})
 

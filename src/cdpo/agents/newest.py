@@ -79,8 +79,8 @@ class Newest(ModelFree):
         """Once enough was lived through; otherwise the policy stays as it is."""
         now = jax.random.fold_in(jax.random.fold_in(key, 1), iteration)
         inputs = Normaliser.of(self.task.features(replay.transitions().observation), replay.valid)
-        # So far there is the random episode, which is not the policy's: it shows how observations lie, and no more.
-        first = iteration == 1
+        # So far there are random episodes, which are not the policy's: they show how observations lie, and no more.
+        first = mind.rows == 0
         rows = jnp.where(first, replay.size, mind.rows)
         policy = eqx.tree_at(lambda p: p.inputs, mind.policy, chosen(first, inputs, mind.policy.inputs))
         due = replay.size - rows >= self.steps

@@ -60,7 +60,7 @@ class Train:
     seed: int = 0
     """The first seed."""
     episodes: int = 20
-    """Episodes after the random one."""
+    """Episodes after the first."""
     horizon: int | None = None
     """Time limit of an episode in steps; the task's own if not given."""
     out: Path | None = None
@@ -122,6 +122,8 @@ class Train:
         if not 1 <= self.episodes <= _MOST:
             raise UserError(f"--episodes must be between 1 and {_MOST}, not {self.episodes}")
         task, seeds, settings = self._task(), seed_numbers(self.seeds, self.seed), self.settings()
+        if settings.loop.random > self.episodes:
+            raise UserError(f"--episodes must be at least --loop.random, {settings.loop.random}, not {self.episodes}")
         name = f"{task.name}-{self.agent}".replace("/", "-").lower()
         out = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S") if self.out is None else self.out
         check_free(out)

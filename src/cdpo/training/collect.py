@@ -1,7 +1,7 @@
 """Real episodes, on the host."""
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -24,14 +24,6 @@ class Actor(Protocol):
         """The action [m] in [-1, 1] at an observation [d]: the mode, or a draw with standard normal `noise` [m]."""
 
 
-class Episode(NamedTuple):
-    """What was lived through."""
-
-    rows: np.ndarray  # [n, 2 d + m + 2], as in the replay
-    total: float  # sum of rewards
-    ended: bool  # by the task and not by its time limit
-
-
 def streams(seed: int, purpose: int, episode: int, number: int = 0) -> tuple[int, np.random.Generator]:
     """The seed of a reset and the noise of an episode, from nothing but these numbers: no state to carry."""
     sequence = np.random.SeedSequence((seed, purpose, episode, number))
@@ -45,16 +37,14 @@ def initial_states(environment: Environment, seed: int) -> np.ndarray:
     return np.stack([np.asarray(environment.reset(seed=each)[0], np.float32) for each in seeds])
 
 
-def training_episode(
-    environment: Environment, task: Task, policy: Actor | None, seed: int, episode: int, *, pink: bool
-) -> Episode:
-    """One episode by draws from the policy, or by uniform actions without one; the noise is pink or white."""
-    reset, random = streams(seed, _TRAINING, episode)
+def training(environment: Environment, task: Task, seed: int, episode: int, *, pink: bool, random: bool) -> "Life":
+    """An episode by draws from a policy, or by uniform actions; the noise of either is pink or white."""
+    reset, generator = streams(seed, _TRAINING, episode)
     shape = task.horizon, task.actions
-    noise = pink_noise(random, *shape) if pink else random.normal(size=shape)
-    if policy is None:
+    noise = pink_noise(generator, *shape) if pink else generator.normal(size=shape)
+    if random:
         noise = 2 * _normal_cdf(noise) - 1
-    return _live(environment, task, policy, reset, noise.astype(np.float32))
+    return Life(environment, task, reset, noise.astype(np.float32))
 
 
 def pink_noise(random: np.random.Generator, steps: int, columns: int) -> np.ndarray:
@@ -80,31 +70,50 @@ def evaluation(environment: Environment, task: Task, policy: Actor, seed: int, e
     for number in range(count):
         policy.begin(number)
         reset, _ = streams(seed, _EVALUATION, episode, number)
-        returns.append(_live(environment, task, policy, reset, None).total)
+        life = Life(environment, task, reset, None)
+        life.go(policy, task.horizon)
+        returns.append(life.total)
     return returns
 
 
-def _live(environment: Environment, task: Task, policy: Actor | None, reset: int, noise: np.ndarray | None) -> Episode:
-    d, m = task.observations, task.actions
-    rows = np.empty((task.horizon, 2 * d + m + 2), np.float32)
-    middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2
-    observation, _ = environment.reset(seed=reset)
-    total = 0.0
-    for step in range(task.horizon):
-        if policy is None:
-            assert noise is not None
-            action = noise[step]
-        else:
-            action = policy(observation, None if noise is None else noise[step])
-        following, reward, terminated, truncated, _ = environment.step(middle + half * action)
-        row = rows[step]
-        row[:d] = observation
-        row[d : d + m] = action
-        row[d + m] = reward
-        row[d + m + 1 : -1] = following
-        row[-1] = terminated
-        total += float(reward)
-        observation = following
-        if terminated or truncated:
-            break
-    return Episode(rows[: step + 1], total, bool(terminated))
+class Life:
+    """An episode that goes on until it is over, by whoever acts meanwhile. It begins with its first step."""
+
+    def __init__(self, environment: Environment, task: Task, reset: int, noise: np.ndarray | None) -> None:
+        """With the noise [horizon, m] of all its actions, or none."""
+        self._environment, self._task, self._reset, self._noise = environment, task, reset, noise
+        self._rows = np.empty((task.horizon, 2 * task.observations + task.actions + 2), np.float32)
+        self._observation: np.ndarray | None = None
+        self.steps = 0
+        self.total = 0.0  # sum of rewards
+        self.ended = False  # by the task and not by its time limit
+        self.over = False
+
+    @property
+    def rows(self) -> np.ndarray:
+        """So far, [n, 2 d + m + 2], as in the replay."""
+        return self._rows[: self.steps]
+
+    def go(self, policy: Actor | None, steps: int) -> np.ndarray:
+        """So many steps more, or as many as are left; their rows. Without a policy the noise is what is done."""
+        task, first = self._task, self.steps
+        d, m = task.observations, task.actions
+        middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2
+        if self._observation is None:
+            self._observation, _ = self._environment.reset(seed=self._reset)
+        while self.steps < first + steps and not self.over:
+            noise = None if self._noise is None else self._noise[self.steps]
+            action = noise if policy is None else policy(self._observation, noise)
+            assert action is not None
+            following, reward, terminated, truncated, _ = self._environment.step(middle + half * action)
+            row = self._rows[self.steps]
+            row[:d] = self._observation
+            row[d : d + m] = action
+            row[d + m] = reward
+            row[d + m + 1 : -1] = following
+            row[-1] = terminated
+            self.total += float(reward)
+            self.steps += 1
+            self._observation, self.ended = following, bool(terminated)
+            self.over = bool(terminated or truncated) or self.steps == task.horizon
+        return self._rows[first : self.steps]

@@ -1,7 +1,7 @@
 """The loop: for every seed an episode, what was learned from it, and the next.
 
-episode 0       uniform actions
-episode t       learn from all episodes before (cdpo.agents), then act by pi_t, and evaluate it
+episode 0       uniform actions, and so in as many more as the settings say
+episode t       learn from all episodes before (cdpo.agents), then act by pi_t, and evaluate it; or so by stretches
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,7 +22,7 @@ from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
 from cdpo.tasks.base import Environment
-from cdpo.training.collect import Episode, evaluation, initial_states, training_episode
+from cdpo.training.collect import Life, evaluation, initial_states, training
 from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
 from cdpo.training.settings import LoopSettings, Settings
 
@@ -40,6 +40,7 @@ class Pupil:
     seed: int
     environment: Environment
     steps: int = 0  # in the real environment
+    iterations: int = 0  # of learning
     evaluated: float | None = None  # the last evaluation
     stopped: str | None = None  # why the seed goes on no more
 
@@ -82,6 +83,8 @@ class Trainer:
         # An environment that all seeds share can live through one episode at a time.
         self._each = one_by_one if task.shared else on_threads
         self._blas = ThreadpoolController()
+        if task.shared and len(seeds) > 1 and self.settings.loop.stretch:
+            raise UserError("seeds that share an environment cannot learn within episodes; make one for each")
         if len({program_of(settings) for settings in each}) > 1:
             raise UserError("seeds side by side may differ in numbers, but not in shapes, words or what is of the loop")
         self.chunks = self._each(self._begin, chunks_of(list(zip(seeds, each, strict=True))))
@@ -135,7 +138,7 @@ class Trainer:
             replay = self._filled(chunk.replay, rows[here])
             mind = jax.tree.map(lambda leaf, here=here: leaf[here], minds)
             known = [
-                replace(pupil, steps=told["steps"], evaluated=told["evaluated"], stopped=told["stopped"])
+                replace(pupil, **{name: told[name] for name in ("steps", "iterations", "evaluated", "stopped")})
                 for pupil, told in zip(chunk.pupils, pupils[here], strict=True)
             ]
             self.chunks[number] = chunk._replace(pupils=known, mind=mind, replay=replay)
@@ -149,6 +152,11 @@ class Trainer:
             filled[lane, : len(each)] = each
         sizes = np.array([len(each) for each in rows], np.int32)
         return eqx.tree_at(lambda r: (r.rows, r.size), replay, (jnp.array(filled), jnp.array(sizes)))
+
+    @property
+    def _learns(self) -> bool:
+        """Whether the episode to come is one of a policy."""
+        return self.episode >= self.settings.loop.random
 
     def _capacity(self, size: int) -> int:
         """Room for one more episode. It follows from the size alone: a run resumed has the arrays it had before."""
@@ -179,62 +187,74 @@ class Trainer:
         return chunk._replace(mind=jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), chunk.mind))
 
     def _advance(self, chunk: Chunk, evaluate: bool) -> tuple[Chunk, list[_Lane]]:
-        """Learn, act, remember."""
-        if not _going(chunk):
-            return chunk, [None] * len(chunk.pupils)
-        metrics: dict[str, np.ndarray] = {}
-        if self.episode > 0:
-            chunk, metrics = self._learned(chunk)
-        going = _going(chunk)
-        acting = {lane: self._host_policy(chunk.mind, lane) for lane in going}
-        lived = self._each(lambda lane: self._live(chunk.pupils[lane], acting[lane]), going)
-        episodes = dict(zip(going, lived, strict=True))
-        for lane, episode in episodes.items():
-            if not np.isfinite(episode.rows).all():
-                chunk = _stopped(chunk, lane, f"the data of episode {self.episode}")
+        """By stretches of an episode, or all at once: learn, act, remember."""
+        before = chunk
+        lives = {lane: self._life(chunk.pupils[lane]) for lane in _going(chunk)}
+        acting: dict[int, HostPolicy | None] = {}
+        metrics: dict[int, Record] = {}
+        while lanes := [lane for lane in _going(chunk) if not lives[lane].over]:
+            learned: dict[str, np.ndarray] = {}
+            if self._learns:
+                chunk, learned = self._learned(chunk, lanes)
+                lanes = [lane for lane in lanes if lane in _going(chunk)]
+            acting.update({lane: self._host_policy(chunk.mind, lane) for lane in lanes})
+            new = dict(zip(lanes, self._each(lambda lane: self._live(lives[lane], acting[lane]), lanes), strict=True))
+            for lane, rows in new.items():
+                if not np.isfinite(rows).all():
+                    chunk = _stopped(chunk, lane, f"the data of episode {self.episode}")
+            new = {lane: rows for lane, rows in new.items() if lane in _going(chunk)}
+            chunk = chunk._replace(replay=self._remember(chunk.replay, new))
+            if self._learns and new:
+                counts = [len(new[lane]) if lane in new else 1 for lane in range(len(chunk.pupils))]
+                judged = self._judge(chunk.agent, chunk.mind, chunk.replay, jnp.array(counts, jnp.int32))
+                learned |= jax.device_get(judged)
+            metrics |= {lane: _lane(learned, lane) for lane in new}
         lanes = _going(chunk)
-        replay = self._remember(chunk.replay, {lane: episodes[lane].rows for lane in lanes})
-        if self.episode > 0 and lanes:
-            counts = [len(episodes[lane].rows) if lane in lanes else 1 for lane in range(len(chunk.pupils))]
-            metrics |= jax.device_get(self._judge(chunk.agent, chunk.mind, replay, jnp.array(counts, jnp.int32)))
         pupils = list(chunk.pupils)
         told: list[_Lane] = [None] * len(pupils)
 
         def record(lane: int) -> tuple[Pupil, Record]:
-            return self._record(pupils[lane], episodes[lane], acting[lane], evaluate, _lane(metrics, lane))
+            return self._record(pupils[lane], lives[lane], acting[lane], evaluate, metrics[lane])
 
         for lane, (pupil, entry) in zip(lanes, self._each(record, lanes), strict=True):
             pupils[lane] = pupil
-            told[lane] = entry, episodes[lane].rows
-        return chunk._replace(pupils=pupils, replay=replay), told
+            told[lane] = entry, lives[lane].rows
+        return _without(chunk._replace(pupils=pupils), before, [lane for lane in lives if lane not in lanes]), told
 
-    def _learned(self, chunk: Chunk) -> tuple[Chunk, dict[str, np.ndarray]]:
-        """After one iteration; a seed whose numbers turned bad keeps what it had, and stops."""
+    def _learned(self, chunk: Chunk, lanes: Sequence[int]) -> tuple[Chunk, dict[str, np.ndarray]]:
+        """After one iteration of some seeds; one whose numbers turned bad keeps what it had, and stops."""
         width = len(chunk.pupils)
+        pupils = [replace(p, iterations=p.iterations + (n in lanes)) for n, p in enumerate(chunk.pupils)]
+        chunk = chunk._replace(pupils=pupils)
         blank = jnp.zeros((width, self.task.observations))
         starts = Starts(chunk.initial, chunk.replay, blank, blank, chunk.starting)
-        iteration = jnp.full(width, self.episode, jnp.int32)
+        iteration = jnp.array([pupil.iterations for pupil in pupils], jnp.int32)
         mind, metrics = self._learn(chunk.agent, chunk.mind, chunk.replay, starts, iteration, chunk.keys)
         finite, metrics = jax.device_get((self._finite_parts(chunk.agent, mind), metrics))
-        bad = np.zeros(width, bool)
-        for lane in _going(chunk):
+        rests = np.array([lane not in lanes for lane in range(width)])
+        for lane in lanes:
             broken = [name for name, good in finite.items() if not good[lane]]
             if broken:
-                chunk = _stopped(chunk, lane, f"the {broken[0]} in iteration {self.episode}")
-                bad[lane] = True
-        if bad.any():
-            kept = jnp.array(bad)
+                chunk = _stopped(chunk, lane, f"the {broken[0]} in iteration {pupils[lane].iterations}")
+                rests[lane] = True
+        if rests.any():
+            kept = jnp.array(rests)
             mind = jax.tree.map(
                 lambda old, new: jnp.where(kept.reshape(-1, *(1,) * (new.ndim - 1)), old, new), chunk.mind, mind
             )
         return chunk._replace(mind=mind), metrics
 
-    def _live(self, pupil: Pupil, policy: HostPolicy | None) -> Episode:
+    def _life(self, pupil: Pupil) -> Life:
         pink = self.settings.loop.noise == "pink"
-        return training_episode(pupil.environment, self.task, policy, pupil.seed, self.episode, pink=pink)
+        return training(pupil.environment, self.task, pupil.seed, self.episode, pink=pink, random=not self._learns)
+
+    def _live(self, life: Life, policy: HostPolicy | None) -> np.ndarray:
+        """The rows of the next stretch; nobody learns between those of a random episode."""
+        stretch = self.settings.loop.stretch if self._learns else 0
+        return life.go(policy, stretch or self.task.horizon)
 
     def _host_policy(self, mind: Mind, lane: int) -> HostPolicy | None:
-        return HostPolicy(jax.tree.map(lambda leaf: leaf[lane], mind.policy)) if self.episode > 0 else None
+        return HostPolicy(jax.tree.map(lambda leaf: leaf[lane], mind.policy)) if self._learns else None
 
     def _remember(self, replay: Replay, rows: dict[int, np.ndarray]) -> Replay:
         """With the rows of some lanes; when one of them is full, the buffer grows for all."""
@@ -249,9 +269,9 @@ class Trainer:
         return _with_capacity(replay, needed) if needed > capacity else replay
 
     def _record(
-        self, pupil: Pupil, episode: Episode, policy: HostPolicy | None, evaluate: bool, metrics: Record
+        self, pupil: Pupil, life: Life, policy: HostPolicy | None, evaluate: bool, metrics: Record
     ) -> tuple[Pupil, Record]:
-        pupil = replace(pupil, steps=pupil.steps + len(episode.rows))
+        pupil = replace(pupil, steps=pupil.steps + life.steps)
         result = change = None
         if evaluate and policy is not None:
             count = self.settings.loop.evaluation_episodes
@@ -263,11 +283,11 @@ class Trainer:
             "seed": pupil.seed,
             "episode": self.episode,
             "env_steps": pupil.steps,
-            "return": episode.total,
+            "return": life.total,
             "eval_return": result,
             "eval_change": change,
-            "episode_length": len(episode.rows),
-            "terminated": episode.ended,
+            "episode_length": life.steps,
+            "terminated": life.ended,
             **metrics,
         }
 
@@ -351,6 +371,14 @@ def _stopped(chunk: Chunk, lane: int, where: str) -> Chunk:
     pupils = list(chunk.pupils)
     pupils[lane] = replace(pupils[lane], stopped=f"{where}: not a finite number")
     return chunk._replace(pupils=pupils)
+
+
+def _without(chunk: Chunk, before: Chunk, lanes: Sequence[int]) -> Chunk:
+    """Without the rows of an episode of lanes that stopped in the middle of it."""
+    size = chunk.replay.size
+    for lane in lanes:
+        size = size.at[lane].set(before.replay.size[lane])
+    return chunk._replace(replay=eqx.tree_at(lambda replay: replay.size, chunk.replay, size))
 
 
 def _lane(metrics: dict[str, np.ndarray], lane: int) -> Record:

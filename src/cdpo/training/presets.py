@@ -24,11 +24,14 @@ _NEGENTROPY = {"inverted-pendulum": 0.05}
 _FITTED = (
     1500  # steps of a fit: what happens seldom, as hitting the end of a rail, Gaussian heads took for noise at first
 )
-# Their budget: for each real step 40 updates, and 400 rollouts, kept for 1,000 steps; here 25 real steps at a time.
+# Their budget: for each real step 40 updates, and 400 rollouts; models are fitted every 250 steps, and here policies
+# change as often, on rollouts that are made for 25 steps at a time and kept for 250, theirs for 1,000. Their code begins
+# with 5,000 random steps, five episodes of half-cheetah.
+_MBPO_FITS = 250
 _MBPO_PAPER: dict[str, dict[str, Any]] = {
-    "loop": {"noise": "white"},
+    "loop": {"noise": "white", "random": 5, "stretch": _MBPO_FITS},
     "ensemble": {"hidden": (200,) * 4, "steps": 2000, "weight_decay": 5e-5, "held_out": 0.2},
-    "dyna": {"kept": 40, "updates": 40 * 25, "particles": 400 * 25 // 5},
+    "dyna": {"kept": _MBPO_FITS // 25, "updates": 40 * 25, "particles": 400 * 25 // 5},
     "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "polyak": 0.005, "temperature": 1.0},
 }
 # Where it has their budget by default: on the first it was seen to stay behind with less, the second is of its kind.
@@ -238,7 +241,8 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
             return start.changed(mpc={"rounds": 2 * start.mpc.rounds})
         return start.changed(dyna={"rounds": _ROUNDS.get(learner, 1) * rounds})
     if rule == "mbpo":
-        return _mbpo(start, task).changed(**_MBPO_PAPER).changed(dyna={"rounds": max(1, task.horizon // 25)})
+        rounds = max(1, min(task.horizon, _MBPO_FITS) // 25)
+        return _mbpo(start, task).changed(**_MBPO_PAPER).changed(dyna={"rounds": rounds})
     if rule in _ROLLED:
         ours, theirs = _ROLLED[rule]
         return start.changed(**ours).changed(**theirs)

@@ -90,7 +90,8 @@ class Journal:
             "metrics": self._metrics.stat().st_size if self._metrics.exists() else 0,
             "events": self._events.sync(),
             "pupils": [
-                {"seed": p.seed, "steps": p.steps, "rows": log.rows, "evaluated": p.evaluated, "stopped": p.stopped}
+                {name: getattr(p, name) for name in ("seed", "steps", "iterations", "evaluated", "stopped")}
+                | {"rows": log.rows}
                 for p, log in zip(trainer.pupils, self._logs, strict=True)
             ],
         }
@@ -152,7 +153,7 @@ def read_checkpoint(folder: RunFolder, trainer: Trainer) -> dict[str, Any]:
 def _told(pupil: Any) -> Record:
     evaluated, stopped = pupil["evaluated"], pupil["stopped"]
     return {
-        **{name: int(pupil[name]) for name in ("seed", "steps", "rows")},
+        **{name: int(pupil[name]) for name in ("seed", "steps", "iterations", "rows")},
         "evaluated": None if evaluated is None else float(evaluated),
         "stopped": None if stopped is None else str(stopped),
     }

@@ -59,15 +59,21 @@ class LoopSettings:
     """Episodes of an evaluation, by the policy's mode."""
     noise: Literal["pink", "white"] = "pink"
     """Of actions in training episodes; at small time steps white noise averages out before it moves anything."""
+    random: int = 1
+    """Episodes of uniform actions at first, before anything is learned."""
+    stretch: int = 0
+    """Real steps after which an agent learns, within episodes too; 0 for whole episodes."""
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
         check_choices(self)
         if not 0 <= self.discount < 1:
             raise UserError(f"loop.discount must be at least 0 and below 1, not {self.discount:g}")
-        for name in ("evaluate", "evaluation_episodes"):
+        for name in ("evaluate", "evaluation_episodes", "random"):
             if getattr(self, name) < 1:
                 raise UserError(f"loop.{name} must be at least 1, not {getattr(self, name)}")
+        if self.stretch < 0:
+            raise UserError(f"loop.stretch must be at least 0, not {self.stretch}")
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _learning(run: Run) -> Picture | None:
     x = "episodes (their lengths differ between seeds)" if steps is None else "environment steps"
     what = "the mean over seeds with its 95% bootstrap interval" if len(run.seeds) > 1 else "a single seed"
     caption = f"Evaluation return of the deterministic policy: {what}.{stopped} "
-    caption += "In grey the returns of the episodes from which it learns; the first of them acts at random."
+    caption += "In grey the returns of the episodes from which it learns; the first act at random."
     panel = Panel(run.task, x, "return", lines, seeds=bool(evaluated))
     return Picture("learning", caption, legend, [panel], rows_of(run, ("eval_return", "return")))
 
