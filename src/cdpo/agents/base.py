@@ -2,15 +2,20 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
+import jax
 from jax import Array
 
 from cdpo.dynamics.replay import Replay
 from cdpo.solvers.base import Metrics, Starts
 from cdpo.solvers.policy import Policy
 from cdpo.told import Told
+
+# On a GPU, tuning kernels of its own for every small product takes XLA minutes; the vendor's are ready at once.
+program = partial(jax.jit, compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 
 @dataclass(frozen=True)

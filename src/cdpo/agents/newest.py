@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.agents.base import Rule
+from cdpo.agents.base import Rule, program
 from cdpo.agents.model_free import ModelFree
 from cdpo.dynamics.ensemble import chosen, feature_size
 from cdpo.dynamics.networks import Normaliser, activated, orthogonal
@@ -72,7 +72,7 @@ class Newest(ModelFree):
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), told)
         return NewestMind(policy, state, jnp.zeros((), jnp.int32), none)
 
-    @jax.jit
+    @program
     def learn(
         self, mind: NewestMind, replay: Replay, starts: Starts, iteration: Array, key: Array
     ) -> tuple[NewestMind, Metrics]:

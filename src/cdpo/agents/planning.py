@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.agents.base import Agent, Rule
+from cdpo.agents.base import Agent, Rule, program
 from cdpo.dynamics.calibration import Calibration, calibrate, coverage_metrics, residuals
 from cdpo.dynamics.ensemble import Ensemble, EnsembleSettings, chosen, fit, split_rows_of
 from cdpo.dynamics.linear import fit_linear
@@ -33,9 +33,6 @@ from cdpo.tasks import Task
 JUDGED = 512  # states at which models and policies are compared
 _VISITED = 8192  # states that stand for the visitation of a policy; with few, the trust region is learned by heart
 _PARTICLES = 128  # rollouts behind them
-
-# On a GPU, tuning kernels of its own for every small product takes XLA minutes; the vendor's are ready at once.
-_program = partial(jax.jit, compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 
 class ModelMind(NamedTuple):
@@ -182,7 +179,7 @@ class Kit(eqx.Module):
         third = (high - low) / 3  # the belief's range is three times what was seen
         return low + third, high - third
 
-    @_program
+    @program
     def fit(self, mind: ModelMind, replay: Replay, split_key: Array, key: Array) -> tuple[ModelMind, Metrics]:
         """Fit and calibrate the models, and tell the networks of the policy and the solver how the data lie."""
         task = self.task
@@ -218,14 +215,14 @@ class Kit(eqx.Module):
         solver_state = self.solver.renormalised(mind.solver_state, last, policy, size)
         return ModelMind(belief, fit_state, policy, solver_state, mind.memory), metrics
 
-    @_program
+    @program
     def solve(
         self, policy: Policy, models: ModelSet, trust: Trust, starts: Starts, state: Any, key: Array
     ) -> tuple[Policy, Any, Metrics]:
         """One update, whichever it is: models and trust region are values."""
         return self.solver(policy, models, Objective(self.discount, trust), starts=starts, state=state, key=key)
 
-    @_program
+    @program
     def look(self, policy: Policy, model: ModelSet, starts: Starts, key: Array) -> Outlook:
         """The policy's value and visitation under the one model of a set."""
         return look_ahead(
@@ -240,13 +237,13 @@ class Kit(eqx.Module):
             states=_VISITED,
         )
 
-    @_program
+    @program
     def gain(self, policy: Policy, last: Policy, models: ModelSet, starts: Starts, key: Array) -> Array:
         """The difference of two policies' values, mean over the models."""
         after, before = (values(each, models, starts, key, self.discount) for each in (policy, last))
         return jnp.mean(after - before)
 
-    @_program
+    @program
     def compare(
         self, before: ModelMind, after: ModelMind, optimistic: Sequence[ModelSet | None], replay: Replay, key: Array
     ) -> Metrics:
@@ -274,7 +271,7 @@ class Kit(eqx.Module):
             metrics["unsettled_optimistic"] = moved(last, latest, then, now)
         return metrics
 
-    @_program
+    @program
     def judge(self, belief: Belief, replay: Replay, count: Array) -> Metrics:
         """The model against the last `count` rows: error and coverage."""
         rows = replay.size - count + (jnp.arange(JUDGED) * count) // JUDGED

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.agents.base import Rule
+from cdpo.agents.base import Rule, program
 from cdpo.agents.model_free import ModelFree
 from cdpo.dynamics.ensemble import feature_size
 from cdpo.dynamics.networks import Normaliser
@@ -56,7 +56,7 @@ class Replaying(ModelFree):
         state = self.learner.begin(policy, 1, jax.random.fold_in(key, 2))
         return PolicyMind(policy, state, jnp.zeros((), jnp.int32))
 
-    @jax.jit
+    @program
     def learn(
         self, mind: PolicyMind, replay: Replay, starts: Starts, iteration: Array, key: Array
     ) -> tuple[PolicyMind, Metrics]:

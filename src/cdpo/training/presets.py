@@ -25,8 +25,8 @@ _FITTED = (
     1500  # steps of a fit: what happens seldom, as hitting the end of a rail, Gaussian heads took for noise at first
 )
 # Their budget: for each real step 40 updates, and 400 rollouts; models are fitted every 250 steps, and here policies
-# change as often, on rollouts that are made for 25 steps at a time and kept for 250, theirs for 1,000. Their code begins
-# with 5,000 random steps, five episodes of half-cheetah.
+# change as often, on rollouts that are made for 25 steps at a time and kept for 250, theirs for 1,000. Their code
+# begins with 5,000 random steps, five episodes of half-cheetah.
 _MBPO_FITS = 250
 _MBPO_PAPER: dict[str, dict[str, Any]] = {
     "loop": {"noise": "white", "random": 5, "stretch": _MBPO_FITS},
