@@ -389,7 +389,7 @@ def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
     known = [value if isinstance(value, float) else None for value in evaluated]
     if len(known) != len(trainer.pupils):
         raise UserError(f"{str(checkpoints.parent)!r} holds other seeds than its config.json says; restore a copy")
-    told = [{"steps": 0, "evaluated": value, "stopped": None} for value in known]
+    told = [{"steps": 0, "iterations": 0, "evaluated": value, "stopped": None} for value in known]
     trainer.restore(0, minds._replace(policy=policy), none, told)
 
 

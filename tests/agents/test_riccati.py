@@ -17,7 +17,7 @@ from cdpo.solvers.rollouts import values
 from cdpo.tasks import find_task
 from cdpo.tasks.lqr import BOUND, START, SYSTEM
 from cdpo.tasks.riccati import finite, linear_return, optimal_return, stationary
-from cdpo.training.collect import evaluation, streams, training
+from cdpo.training.collect import evaluation, streams, training_life
 from cdpo.training.loop import Trainer
 from cdpo.training.presets import preset
 from cdpo.training.settings import LEARNERS
@@ -32,7 +32,7 @@ step = eqx.filter_jit(lambda models, observation, action: models.step(observatio
 def learned(episodes):
     """The agent of posterior sampling, and its mind after a fit to some episodes of random actions."""
     env = TASK.make()
-    lives = [training(env, TASK, 0, number, pink=True, random=True) for number in range(episodes)]
+    lives = [training_life(env, TASK, 0, number, pink=True, random=True) for number in range(episodes)]
     rows = np.concatenate([life.go(None, TASK.horizon) for life in lives])
     agent = preset("default", TASK, "psrl").changed(ensemble={"likelihood": "deterministic"}).agent(TASK)
     replay = Replay(jnp.asarray(rows), jnp.asarray(len(rows), jnp.int32), 3, 2)

@@ -178,7 +178,7 @@ def test_killed_it_ends_as_if_it_had_not_been(tmp_path, make, whole, monkeypatch
 
 
 def test_a_seed_that_is_stopped_is_reported_and_spoils_nothing(tmp_path, make, whole, rows, monkeypatch):
-    begun = loop.training
+    begun = loop.training_life
 
     def spoilt(environment, task, seed, episode, **how):
         life = begun(environment, task, seed, episode, **how)
@@ -187,7 +187,7 @@ def test_a_seed_that_is_stopped_is_reported_and_spoils_nothing(tmp_path, make, w
             monkeypatch.setattr(life, "go", lambda policy, steps: go(policy, steps) * np.nan)
         return life
 
-    monkeypatch.setattr(loop, "training", spoilt)
+    monkeypatch.setattr(loop, "training_life", spoilt)
     code, _, err = make()
     assert code == 3
     reason = "was stopped by the data of episode 2: not a finite number"

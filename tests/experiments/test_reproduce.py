@@ -142,6 +142,13 @@ def test_the_cells_of_a_figure_differ_from_one_another(name, scale):
     assert len({json.dumps(cell.identity) for cell in cells}) == len(cells)
 
 
+@pytest.mark.parametrize("scale", ["smoke", "quick", "paper"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_agent_that_is_trained_for_a_figure_learns_and_is_evaluated(name, scale):
+    for cell in FIGURES[name].cells(scale):
+        assert cell.settings.loop.random <= cell.episodes  # the last is evaluated, and by a policy
+
+
 def test_an_interrupted_reproduction_goes_on(tmp_path, simulated, monkeypatch, rows):
     whole, _ = make("regret", tmp_path / "whole", rows)
     simulated.clear()

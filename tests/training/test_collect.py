@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cdpo.tasks import find_task
-from cdpo.training.collect import initial_states, pink_noise, streams, training
+from cdpo.training.collect import initial_states, pink_noise, streams, training_life
 
 
 def test_pink_noise_has_unit_variance_and_power_that_falls_with_the_frequency():
@@ -30,7 +30,7 @@ def test_streams_differ_by_every_number_they_are_made_from():
 
 def lived(environment, task, number, *, pink=True):
     """A random episode of seed 0, from its beginning to its end."""
-    life = training(environment, task, 0, number, pink=pink, random=True)
+    life = training_life(environment, task, 0, number, pink=pink, random=True)
     life.go(None, task.horizon)
     assert life.over
     return life
@@ -58,7 +58,7 @@ def test_a_time_limit_is_no_end_and_rows_join():
 @pytest.mark.parametrize("name", ["inverted-pendulum", "pendulum-swingup"])  # one ends early, one at its time limit
 def test_by_stretches_an_episode_is_what_it_is_at_once(name):
     task = find_task(name, horizon=30)
-    whole, life = lived(task.make(), task, 0), training(task.make(), task, 0, 0, pink=True, random=True)
+    whole, life = lived(task.make(), task, 0), training_life(task.make(), task, 0, 0, pink=True, random=True)
     parts = []
     while not life.over:
         parts.append(life.go(None, 4))

@@ -1,6 +1,7 @@
 """Seeds side by side: each is its own."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import equinox as eqx
 import gymnasium
@@ -13,7 +14,7 @@ from cdpo.agents import Kit
 from cdpo.errors import UserError
 from cdpo.tasks import find_task
 from cdpo.training import loop
-from cdpo.training.collect import training
+from cdpo.training.collect import Life, training_life
 from cdpo.training.loop import Trainer, advance_together
 from cdpo.training.presets import preset
 
@@ -42,10 +43,13 @@ class Drift(gymnasium.Env):
         return self.state, float(-np.sum(self.state**2)), self.count >= self.length, False, {}
 
 
+TASK = find_task(Drift, horizon=10)  # one for all: with another, every test would compile its programs anew
+
+
 @pytest.fixture
 def drift():
     Drift.resets, Drift.spoilt = 0, ()
-    return find_task(Drift, horizon=10)
+    return TASK
 
 
 @pytest.fixture
@@ -86,17 +90,15 @@ def test_episodes_that_end_early_do_not_spoil_the_others(drift, tiny):
 
 
 def test_the_first_episodes_act_at_random_and_nothing_is_learned_before_they_are_over(drift, tiny):
-    told = settings(drift, tiny)
-    patient, hasty = (Trainer(drift, told.changed(loop={"random": count}), [3]) for count in (3, 1))
+    one = settings(drift, tiny)
+    patient, hasty = (Trainer(drift, one.changed(loop={"random": count}), [3]) for count in (3, 1))
     untrained = patient.mind(0)
     early = [patient.advance().records[0] for _ in range(3)]
     assert eqx.tree_equal(patient.mind(0), untrained)
     assert all(record["eval_return"] is None and "model_rows" not in record for record in early)
     [rows] = patient.rows()
-    actions = rows[:, drift.observations : drift.observations + drift.actions]
-    last = training(drift.make(), drift, 3, 2, pink=True, random=True).go(None, drift.horizon)
+    last = training_life(drift.make(), drift, 3, 2, pink=True, random=True).go(None, drift.horizon)
     np.testing.assert_array_equal(rows[-len(last) :], last)  # by uniform actions, and not by a policy
-    assert np.all(np.abs(actions) <= 1)
     record = patient.advance().records[0]
     assert drift.horizon < record["model_rows"] <= len(rows)  # of more than one episode, but for what is held out
     assert record["eval_return"] is not None and "model_error" in record
@@ -104,29 +106,70 @@ def test_the_first_episodes_act_at_random_and_nothing_is_learned_before_they_are
     assert "model_rows" in hasty.advance().records[0]
 
 
-def spied(trainer):
-    """What each iteration of a trainer gets: its number and the rows of the replay, by lane."""
-    seen, learn = [], trainer._learn
+def spied(trainer, monkeypatch):
+    """What a trainer does: ("learn", iterations, rows so far), ("act", policy's first number) and ("judge", rows)."""
+    seen, learn, judge, go = [], trainer._learn, trainer._judge, Life.go
 
-    def spy(agent, mind, replay, starts, iteration, keys):
-        seen.append(list(zip(iteration.tolist(), replay.size.tolist(), strict=True)))
+    def spy_learn(agent, mind, replay, starts, iteration, keys):
+        seen.append(("learn", iteration.tolist(), replay.size.tolist()))
         return learn(agent, mind, replay, starts, iteration, keys)
 
-    trainer._learn = spy
+    def spy_judge(agent, mind, replay, counts):
+        seen.append(("judge", counts.tolist()))
+        return judge(agent, mind, replay, counts)
+
+    def spy_go(life, policy, steps):
+        rows = go(life, policy, steps)
+        seen.append(
+            ("act" if life._noise is not None else "evaluate", None if policy is None else policy._layers[-1][1])
+        )
+        return rows
+
+    monkeypatch.setattr(trainer, "_learn", spy_learn)
+    monkeypatch.setattr(trainer, "_judge", spy_judge)
+    monkeypatch.setattr(Life, "go", spy_go)
     return seen
 
 
-def test_by_stretches_an_agent_learns_within_episodes_from_all_that_it_has_lived(drift, tiny):
+def test_by_stretches_an_agent_learns_within_episodes_and_acts_by_what_it_learned(drift, tiny, monkeypatch):
     trainer = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 3}), [0])
-    seen = spied(trainer)
+    seen = spied(trainer, monkeypatch)
     records = told(trainer, 3)
-    expected, size = [], records[0]["episode_length"]  # in the random episode there is nothing to learn
+    size, iteration = records[0]["episode_length"], 0  # in the random episode there is nothing to learn
+    order = ["act"]
+    fits, judged = [], []
     for record in records[1:]:
-        expected += [size + start for start in range(0, record["episode_length"], 3)]
+        for start in range(0, record["episode_length"], 3):
+            iteration += 1
+            fits.append(("learn", [iteration], [size + start]))
+            judged.append(("judge", [min(3, record["episode_length"] - start)]))
+            order += ["learn", "act", "judge"]
         size += record["episode_length"]
-    assert [lanes[0] for lanes in seen] == list(enumerate(expected, start=1))
-    assert trainer.pupils[0].iterations == len(expected) > 2
-    assert records[-1]["model_rows"] <= expected[-1]  # metrics are those of the last iteration
+        order += ["evaluate"] * settings(drift, tiny).loop.evaluation_episodes
+    assert [what[0] for what in seen] == order
+    assert [what for what in seen if what[0] == "learn"] == fits
+    assert [what for what in seen if what[0] == "judge"] == judged
+    assert trainer.pupils[0].iterations == iteration > 2
+    acted = [what[1] for what in seen if what[0] == "act"][1:]
+    assert all(np.any(first != second) for first, second in pairwise(acted))  # every stretch by a policy of its own
+    evaluated = [what[1] for what in seen if what[0] == "evaluate"]
+    np.testing.assert_array_equal(evaluated[-1], acted[-1])
+    np.testing.assert_array_equal(acted[-1], trainer.mind(0).policy.net.biases[-1])
+
+
+def test_the_metrics_of_an_episode_are_those_of_its_last_iteration(drift, tiny, monkeypatch):
+    trainer = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 3}), [0])
+    fits, learn = [], trainer._learn
+
+    def spy(*arguments):
+        mind, metrics = learn(*arguments)
+        fits.append(int(metrics["model_rows"][0]))
+        return mind, metrics
+
+    monkeypatch.setattr(trainer, "_learn", spy)
+    records = told(trainer, 2)
+    assert len(set(fits)) == len(fits) > 1
+    assert records[-1]["model_rows"] == fits[-1]
 
 
 def test_a_stretch_as_long_as_an_episode_is_the_episode(drift, tiny):
@@ -135,36 +178,54 @@ def test_a_stretch_as_long_as_an_episode_is_the_episode(drift, tiny):
 
 
 def test_a_mapped_seed_whose_episode_is_over_rests_while_others_learn_on(drift, tiny, together):
-    trainer = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 2}), [0, 1])
-    seen = spied(trainer)
+    by_two = settings(drift, tiny).changed(loop={"stretch": 2})
+    trainer = Trainer(drift, by_two, [0, 1])
     records = told(trainer, 2)
-    first, second = (record["episode_length"] for record in records[2:])
-    assert -(-first // 2) != -(-second // 2)  # one is over before the other
-    assert [pupil.iterations for pupil in trainer.pupils] == [-(-first // 2), -(-second // 2)]
-    assert len(seen) == max(pupil.iterations for pupil in trainer.pupils)
+    iterations = [-(-record["episode_length"] // 2) for record in records[2:]]
+    assert iterations[0] != iterations[1]  # one is over before the other
+    assert [pupil.iterations for pupil in trainer.pupils] == iterations
     for lane, seed in enumerate((0, 1)):
-        alone = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 2}), [seed])
+        alone = Trainer(drift, by_two, [seed])
         told(alone, 2)
         bias, same = (trained.mind(number).policy.net.biases[0] for trained, number in ((trainer, lane), (alone, 0)))
         np.testing.assert_allclose(bias, same, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(trainer.rows()[lane], alone.rows()[0], rtol=1e-3, atol=1e-4)
 
 
-def test_a_seed_that_stops_in_the_middle_of_an_episode_keeps_nothing_of_it(drift, tiny, monkeypatch):
-    trainer = Trainer(drift, settings(drift, tiny).changed(loop={"stretch": 1}), [0])
-    told(trainer, 1)
-    rows = trainer.rows()[0]
-    Drift.spoilt = (Drift.resets,)  # its next episode turns bad with the second step
-    assert told(trainer, 1) == []
-    assert trainer.pupils[0].stopped == "the data of episode 1: not a finite number"
-    assert trainer.pupils[0].iterations == 2
-    np.testing.assert_array_equal(trainer.rows()[0], rows)
+@pytest.mark.parametrize("why", ["data", "model"])
+def test_a_mapped_seed_that_stops_within_an_episode_keeps_no_row_of_it(drift, tiny, together, monkeypatch, why):
+    by_one = settings(drift, tiny).changed(loop={"stretch": 1})
+    monkeypatch.setattr(loop, "on_threads", loop.one_by_one)
+    whole, broken = (Trainer(drift, by_one, [0, 1]) for _ in range(2))
+    expected = told(whole, 2)
+    Drift.resets = 0
+    told(broken, 1)
+    rows, learn = broken.rows()[1], broken._learn
+
+    def spoilt(agent, mind, replay, starts, iteration, keys):
+        mind, metrics = learn(agent, mind, replay, starts, iteration, keys)
+        net = mind.belief.ensemble.net.biases[0]
+        bad = net.at[1].set(jnp.where(iteration[1] == 3, jnp.nan, net[1]))
+        return eqx.tree_at(lambda m: m.belief.ensemble.net.biases[0], mind, bad), metrics
+
+    if why == "data":
+        Drift.spoilt = (Drift.resets + 1,)  # the second seed's episode turns bad with its second step
+    else:
+        monkeypatch.setattr(broken, "_learn", spoilt)
+    assert told(broken, 1) == expected[2:3]  # the other goes on as if nothing had happened
+    reason = {"data": "the data of episode 1", "model": "the model in iteration 3"}[why]
+    assert broken.pupils[1].stopped == f"{reason}: not a finite number"
+    np.testing.assert_array_equal(broken.rows()[1], rows)
+    assert len(broken.rows()[0]) > len(rows)
+    mind = broken.mind(1)
+    told(broken, 1)
+    assert eqx.tree_equal(broken.mind(1), mind)  # who has stopped learns no more
 
 
 def test_seeds_that_share_an_environment_cannot_learn_within_episodes(drift, tiny):
     shared = replace(drift, shared=True)
     Trainer(shared, settings(shared, tiny).changed(loop={"stretch": 2}), [0])
-    with pytest.raises(UserError, match="share an environment"):
+    with pytest.raises(UserError, match=r"share an environment .*loop\.stretch 0"):
         Trainer(shared, settings(shared, tiny).changed(loop={"stretch": 2}), [0, 1])
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cdpo
 from cdpo.training.log import Log
-from cdpo.training.store import load_arrays
+from cdpo.training.store import load_arrays, save_arrays
 
 
 def state(folder: Path) -> dict[str, np.ndarray]:
@@ -57,6 +58,27 @@ def test_killed_and_resumed_it_ends_bit_equal_to_the_run_that_was_not(tmp_path, 
     assert result.returncode == 0, result.stderr
     assert_same(folder, whole, told)
     assert not list(folder.rglob(".cdpo-*.tmp"))
+
+
+def test_a_checkpoint_from_before_iterations_were_counted_had_one_for_each_episode(tmp_path, whole):
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "state.npz"
+    arrays, meta = load_arrays(path)
+    counted = [pupil.pop("iterations") for pupil in meta["pupils"]]
+    save_arrays(path, arrays, meta)
+    assert [pupil.iterations for pupil in cdpo.load(tmp_path / "run")._trainer.pupils] == counted == [3, 3]
+
+
+@pytest.mark.slow
+def test_so_it_does_where_agents_learn_within_episodes_after_several_random_ones(tmp_path, child, tiny_words, told):
+    words = [*tiny_words, "--loop.stretch", "5", "--loop.random", "2", "--seeds", "2", "--episodes", "4", "--out"]
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    assert child("train", *words, str(whole)).returncode == 0
+    child("train", *words, str(folder), kill=("cdpo.training.run", "save_arrays", "before", 4))
+    result = child("resume", str(folder))
+    assert result.returncode == 0, result.stderr
+    assert_same(folder, whole, told)
+    assert min(pupil.iterations for pupil in cdpo.load(whole)._trainer.pupils) > 3
 
 
 @pytest.mark.slow

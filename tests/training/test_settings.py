@@ -89,10 +89,16 @@ def test_mbpo_has_the_settings_of_its_authors_and_their_budget_on_half_cheetah()
     assert theirs.loop.stretch == 250 and theirs.loop.random * 1000 == 5000  # steps before anything is learned
     assert theirs.dyna.rounds * theirs.dyna.updates == 40 * 250  # updates for as many steps
     assert theirs.dyna.rounds * theirs.dyna.particles * theirs.rule.models == 400 * 250
-    short = preset("paper", TASKS["inverted-pendulum"], "mbpo")  # its episodes are shorter than a stretch
-    assert short.dyna.rounds * short.dyna.updates == 40 * TASKS["inverted-pendulum"].horizon
     for task in ("half-cheetah", "HalfCheetah-v5"):  # evaluated as often as other agents
         assert preset("default", find_task(task), "mbpo") == theirs.changed(loop={"evaluate": 5})
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_mbpo_has_the_updates_of_its_authors_for_each_step_however_long_an_episode_is(task):
+    horizon, theirs = TASKS[task].horizon, preset("paper", TASKS[task], "mbpo")
+    iterations = -(-horizon // theirs.loop.stretch)
+    assert iterations * theirs.dyna.rounds * theirs.dyna.updates == 40 * horizon
+    assert theirs.loop.stretch <= 250
 
 
 def test_mbpo_has_the_budget_of_cdpo_where_that_is_enough():

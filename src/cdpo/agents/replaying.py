@@ -1,7 +1,8 @@
 """Agents without a model: off-policy learners on the replay of real transitions.
 
-An iteration is an episode: for each of its steps `ratio` updates of the learner, all after its end. Where others learn
-between two steps, these have the same number of updates on the same number of transitions, an episode late.
+An iteration is an episode, or a stretch of one: for each of its steps `ratio` updates of the learner, all after its
+end. Where others learn between two steps, these have the same number of updates on the same number of transitions, so
+late.
 """
 
 from dataclasses import dataclass

@@ -54,4 +54,8 @@ def draw(records: Records, folder: Path) -> list[Path]:
 def tiny(settings: Settings) -> Settings:
     """The same agent with what all figures have at the scale of smoke."""
     told = {part: changes for part, changes in SMOKE.items() if part in settings.parts}
-    return settings.changed(**told, rule={"models": SMOKE["models"]} if hasattr(settings.rule, "models") else {})
+    return settings.changed(
+        **told,
+        loop={"random": 1, "stretch": 0},
+        rule={"models": SMOKE["models"]} if hasattr(settings.rule, "models") else {},
+    )

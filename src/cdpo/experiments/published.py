@@ -20,7 +20,7 @@ from cdpo.training.presets import preset
 
 TASK = "HalfCheetah-v5"
 AGENTS = ("cdpo", "mbpo", "sac")
-BUDGETS: dict[Scale, Budget] = {"smoke": Budget(1, 2), "quick": Budget(2, 1), "paper": Budget(100, 6)}
+BUDGETS: dict[Scale, Budget] = {"smoke": Budget(1, 2), "quick": Budget(5, 1), "paper": Budget(100, 6)}
 _INK = "#5a5a5a"  # of what is not ours
 _ROOM = 0.045  # of the height of a panel, for a name
 

@@ -37,7 +37,7 @@ def initial_states(environment: Environment, seed: int) -> np.ndarray:
     return np.stack([np.asarray(environment.reset(seed=each)[0], np.float32) for each in seeds])
 
 
-def training(environment: Environment, task: Task, seed: int, episode: int, *, pink: bool, random: bool) -> "Life":
+def training_life(environment: Environment, task: Task, seed: int, episode: int, *, pink: bool, random: bool) -> "Life":
     """An episode by draws from a policy, or by uniform actions; the noise of either is pink or white."""
     reset, generator = streams(seed, _TRAINING, episode)
     shape = task.horizon, task.actions

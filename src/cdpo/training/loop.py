@@ -22,7 +22,7 @@ from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
 from cdpo.tasks.base import Environment
-from cdpo.training.collect import Life, evaluation, initial_states, training
+from cdpo.training.collect import Life, evaluation, initial_states, training_life
 from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
 from cdpo.training.settings import LoopSettings, Settings
 
@@ -84,7 +84,9 @@ class Trainer:
         self._each = one_by_one if task.shared else on_threads
         self._blas = ThreadpoolController()
         if task.shared and len(seeds) > 1 and self.settings.loop.stretch:
-            raise UserError("seeds that share an environment cannot learn within episodes; make one for each")
+            raise UserError(
+                "seeds that share an environment cannot learn within episodes: make one for each, or say loop.stretch 0"
+            )
         if len({program_of(settings) for settings in each}) > 1:
             raise UserError("seeds side by side may differ in numbers, but not in shapes, words or what is of the loop")
         self.chunks = self._each(self._begin, chunks_of(list(zip(seeds, each, strict=True))))
@@ -189,16 +191,18 @@ class Trainer:
     def _advance(self, chunk: Chunk, evaluate: bool) -> tuple[Chunk, list[_Lane]]:
         """By stretches of an episode, or all at once: learn, act, remember."""
         before = chunk
-        lives = {lane: self._life(chunk.pupils[lane]) for lane in _going(chunk)}
+        lives = {lane: self._begun(chunk.pupils[lane]) for lane in _going(chunk)}
         acting: dict[int, HostPolicy | None] = {}
-        metrics: dict[int, Record] = {}
-        while lanes := [lane for lane in _going(chunk) if not lives[lane].over]:
-            learned: dict[str, np.ndarray] = {}
+        told: dict[int, Record] = {}
+        while active := [lane for lane in _going(chunk) if not lives[lane].over]:
+            metrics: dict[str, np.ndarray] = {}
             if self._learns:
-                chunk, learned = self._learned(chunk, lanes)
-                lanes = [lane for lane in lanes if lane in _going(chunk)]
-            acting.update({lane: self._host_policy(chunk.mind, lane) for lane in lanes})
-            new = dict(zip(lanes, self._each(lambda lane: self._live(lives[lane], acting[lane]), lanes), strict=True))
+                chunk, metrics = self._learned(chunk, active)
+                active = [lane for lane in active if lane in _going(chunk)]
+            acting.update({lane: self._host_policy(chunk.mind, lane) for lane in active})
+            new = dict(
+                zip(active, self._each(lambda lane: self._stretch(lives[lane], acting[lane]), active), strict=True)
+            )
             for lane, rows in new.items():
                 if not np.isfinite(rows).all():
                     chunk = _stopped(chunk, lane, f"the data of episode {self.episode}")
@@ -207,19 +211,18 @@ class Trainer:
             if self._learns and new:
                 counts = [len(new[lane]) if lane in new else 1 for lane in range(len(chunk.pupils))]
                 judged = self._judge(chunk.agent, chunk.mind, chunk.replay, jnp.array(counts, jnp.int32))
-                learned |= jax.device_get(judged)
-            metrics |= {lane: _lane(learned, lane) for lane in new}
-        lanes = _going(chunk)
-        pupils = list(chunk.pupils)
-        told: list[_Lane] = [None] * len(pupils)
+                metrics |= jax.device_get(judged)
+            told.update({lane: _lane(metrics, lane) for lane in new})
+        pupils, whole = list(chunk.pupils), _going(chunk)
+        lanes: list[_Lane] = [None] * len(pupils)
 
         def record(lane: int) -> tuple[Pupil, Record]:
-            return self._record(pupils[lane], lives[lane], acting[lane], evaluate, metrics[lane])
+            return self._record(pupils[lane], lives[lane], acting[lane], evaluate, told[lane])
 
-        for lane, (pupil, entry) in zip(lanes, self._each(record, lanes), strict=True):
+        for lane, (pupil, entry) in zip(whole, self._each(record, whole), strict=True):
             pupils[lane] = pupil
-            told[lane] = entry, lives[lane].rows
-        return _without(chunk._replace(pupils=pupils), before, [lane for lane in lives if lane not in lanes]), told
+            lanes[lane] = entry, lives[lane].rows
+        return _without(chunk._replace(pupils=pupils), before, [lane for lane in lives if lane not in whole]), lanes
 
     def _learned(self, chunk: Chunk, lanes: Sequence[int]) -> tuple[Chunk, dict[str, np.ndarray]]:
         """After one iteration of some seeds; one whose numbers turned bad keeps what it had, and stops."""
@@ -244,14 +247,14 @@ class Trainer:
             )
         return chunk._replace(mind=mind), metrics
 
-    def _life(self, pupil: Pupil) -> Life:
+    def _begun(self, pupil: Pupil) -> Life:
         pink = self.settings.loop.noise == "pink"
-        return training(pupil.environment, self.task, pupil.seed, self.episode, pink=pink, random=not self._learns)
+        return training_life(pupil.environment, self.task, pupil.seed, self.episode, pink=pink, random=not self._learns)
 
-    def _live(self, life: Life, policy: HostPolicy | None) -> np.ndarray:
-        """The rows of the next stretch; nobody learns between those of a random episode."""
-        stretch = self.settings.loop.stretch if self._learns else 0
-        return life.go(policy, stretch or self.task.horizon)
+    def _stretch(self, life: Life, policy: HostPolicy | None) -> np.ndarray:
+        """Live through the next one; its rows. A random episode is one, as nobody learns meanwhile."""
+        steps = self.settings.loop.stretch if self._learns else 0
+        return life.go(policy, steps or self.task.horizon)
 
     def _host_policy(self, mind: Mind, lane: int) -> HostPolicy | None:
         return HostPolicy(jax.tree.map(lambda leaf: leaf[lane], mind.policy)) if self._learns else None

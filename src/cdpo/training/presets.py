@@ -27,11 +27,11 @@ _FITTED = (
 # Their budget: for each real step 40 updates, and 400 rollouts; models are fitted every 250 steps, and here policies
 # change as often, on rollouts that are made for 25 steps at a time and kept for 250, theirs for 1,000. Their code
 # begins with 5,000 random steps, five episodes of half-cheetah.
-_MBPO_FITS = 250
+_MBPO_FITS, _MBPO_ROLLS = 250, 25
 _MBPO_PAPER: dict[str, dict[str, Any]] = {
-    "loop": {"noise": "white", "random": 5, "stretch": _MBPO_FITS},
+    "loop": {"noise": "white", "random": 5},
     "ensemble": {"hidden": (200,) * 4, "steps": 2000, "weight_decay": 5e-5, "held_out": 0.2},
-    "dyna": {"kept": _MBPO_FITS // 25, "updates": 40 * 25, "particles": 400 * 25 // 5},
+    "dyna": {"kept": _MBPO_FITS // _MBPO_ROLLS, "updates": 40 * _MBPO_ROLLS, "particles": 400 * _MBPO_ROLLS // 5},
     "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "polyak": 0.005, "temperature": 1.0},
 }
 # Where it has their budget by default: on the first it was seen to stay behind with less, the second is of its kind.
@@ -241,8 +241,9 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
             return start.changed(mpc={"rounds": 2 * start.mpc.rounds})
         return start.changed(dyna={"rounds": _ROUNDS.get(learner, 1) * rounds})
     if rule == "mbpo":
-        rounds = max(1, min(task.horizon, _MBPO_FITS) // 25)
-        return _mbpo(start, task).changed(**_MBPO_PAPER).changed(dyna={"rounds": rounds})
+        stretch = -(-task.horizon // -(-task.horizon // _MBPO_FITS))  # equal parts of an episode
+        whole = _mbpo(start, task).changed(**_MBPO_PAPER)
+        return whole.changed(loop={"stretch": stretch}, dyna={"rounds": max(1, stretch // _MBPO_ROLLS)})
     if rule in _ROLLED:
         ours, theirs = _ROLLED[rule]
         return start.changed(**ours).changed(**theirs)

@@ -136,8 +136,9 @@ def read_checkpoint(folder: RunFolder, trainer: Trainer) -> dict[str, Any]:
     arrays, meta = load_arrays(path / STATE)
     misfit = UserError(f"the checkpoint of {str(folder.path)!r} does not fit its config.json; start it again elsewhere")
     try:
-        pupils = [_told(pupil) for pupil in meta["pupils"]]
         episode, wall = int(meta["episode"]), float(meta["wall_s"])
+        before = {"iterations": max(episode - 1, 0)}  # of a checkpoint from when there was one for each episode
+        pupils = [_told(before | pupil) for pupil in meta["pupils"]]
         counts = {"metrics": int(meta["metrics"]), "events": int(meta["events"]), "pupils": pupils, "wall_s": wall}
     except (KeyError, TypeError, ValueError) as error:
         raise misfit from error
