@@ -69,40 +69,39 @@ def test_a_checkpoint_from_before_iterations_were_counted_had_one_for_each_episo
     assert [pupil.iterations for pupil in cdpo.load(tmp_path / "run")._trainer.pupils] == counted == [3, 3]
 
 
+@pytest.fixture
+def survived(tmp_path, child, told):
+    """Trains with some words, whole and killed before a checkpoint of the given number; the whole run's folder."""
+
+    def survive(words: list[str], number: int) -> Path:
+        whole, folder = tmp_path / "whole", tmp_path / "run"
+        assert child("train", *words, "--out", str(whole)).returncode == 0
+        child("train", *words, "--out", str(folder), kill=("cdpo.training.run", "save_arrays", "before", number))
+        result = child("resume", str(folder))
+        assert result.returncode == 0, result.stderr
+        assert_same(folder, whole, told)
+        return whole
+
+    return survive
+
+
 @pytest.mark.slow
-def test_so_it_does_where_agents_learn_within_episodes_after_several_random_ones(tmp_path, child, tiny_words, told):
-    words = [*tiny_words, "--loop.stretch", "5", "--loop.random", "2", "--seeds", "2", "--episodes", "4", "--out"]
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert child("train", *words, str(whole)).returncode == 0
-    child("train", *words, str(folder), kill=("cdpo.training.run", "save_arrays", "before", 4))
-    result = child("resume", str(folder))
-    assert result.returncode == 0, result.stderr
-    assert_same(folder, whole, told)
+def test_so_it_does_where_agents_learn_within_episodes_after_several_random_ones(survived, tiny_words):
+    loop = ["--loop.stretch", "5", "--loop.random", "2"]
+    whole = survived([*tiny_words, *loop, "--seeds", "2", "--episodes", "4"], 4)
     assert min(pupil.iterations for pupil in cdpo.load(whole)._trainer.pupils) > 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["maac", "svg"])
-def test_so_it_does_by_back_propagation_through_time(tmp_path, child, tiny_bptt_words, told, kind):
-    words = [*tiny_bptt_words, "--bptt.kind", kind, "--episodes", "2", "--out"]
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert child("train", *words, str(whole)).returncode == 0
-    child("train", *words, str(folder), kill=("cdpo.training.run", "save_arrays", "before", 2))
-    result = child("resume", str(folder))
-    assert result.returncode == 0, result.stderr
-    assert_same(folder, whole, told)
+def test_so_it_does_by_back_propagation_through_time(survived, tiny_bptt_words, told, kind):
+    whole = survived([*tiny_bptt_words, "--bptt.kind", kind, "--episodes", "2"], 2)
     assert {"pi_gradient_norm", "pi_gradient_norm_max", "pi_imagined_return", "pi_kept"} <= told(whole)[-1].keys()
 
 
 @pytest.mark.slow
-def test_so_it_does_by_plans(tmp_path, child, tiny_mpc_words, told):
-    words = [*tiny_mpc_words, "--episodes", "2", "--out"]
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert child("train", *words, str(whole)).returncode == 0
-    child("train", *words, str(folder), kill=("cdpo.training.run", "save_arrays", "before", 2))
-    result = child("resume", str(folder))
-    assert result.returncode == 0, result.stderr
-    assert_same(folder, whole, told)
+def test_so_it_does_by_plans(survived, tiny_mpc_words, told):
+    whole = survived([*tiny_mpc_words, "--episodes", "2"], 2)
     assert {"pi_gain", "pi_imitation", "pi_imagined_return", "pi_kept"} <= told(whole)[-1].keys()
 
 

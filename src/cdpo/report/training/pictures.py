@@ -115,7 +115,7 @@ def _ledger(run: Run) -> Picture | None:
         return None
     grey = {"the bound": GREY} if "kl_bound" in keys else {}
     caption = (
-        "What each update promised, what the iteration brought, how wrong the model was about the episode that "
+        "What each update promised, what the iteration brought, how wrong the model was about the steps that "
         "followed, and how far the policy moved from the referential one."
         if "improvement" in keys
         else "What each iteration brought."
@@ -154,7 +154,7 @@ def _calibration(run: Run) -> Picture | None:
         rows += rows_of(run, ["scale"])
     caption = (
         "How often the truth falls inside the model's intervals, on transitions held out from training and on the "
-        "episode that followed. Above the grey line the model is too careful, below it too sure."
+        "steps that followed. Above the grey line the model is too careful, below it too sure."
     )
     caption += " The factor multiplies the spread of the ensemble; at 1 it stays as it is." if scale else ""
     return Picture("calibration", caption, legend | {"as it should be": GREY}, panels, rows)
