@@ -10,6 +10,7 @@ from cdpo.agents.planning import Bench, Exploration, Kit, Plan
 from cdpo.dynamics.ensemble import Ensemble
 from cdpo.dynamics.models import member_models, reference_model
 from cdpo.errors import UserError
+from cdpo.solvers.base import Trust
 from cdpo.solvers.policy import Policy
 
 
@@ -47,7 +48,7 @@ class MBPO(Exploration):
         """pi = solve(pi, {elites}, V), on rollouts of the scheduled length."""
         reach = self.scheduled(bench.iteration, bench.horizon)
         models = member_models(bench.belief, elites(bench.belief.ensemble, self.models), reach)
-        policy = bench.solve(policy, models, as_="pi")
+        policy = bench.solve(policy, models, Trust.off(policy, 1), as_="pi")
         bench.metrics["rollout_length"] = reach
         return Plan(policy, policy, reference_model(bench.belief, 1))
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from cdpo.agents.planning import Bench, Exploration, Kit, Plan
 from cdpo.dynamics.models import member_models, reference_model
-from cdpo.solvers.base import Solver
+from cdpo.solvers.base import Solver, Trust
 from cdpo.solvers.policy import Policy
 from cdpo.solvers.validated import Validated
 
@@ -39,5 +39,7 @@ class METRPO(Exploration, shares=("share",)):
 
     def improve(self, policy: Policy, bench: Bench) -> Plan:
         """pi = solve(pi, {f_1..f_K}, V), until V no longer rises on most of them."""
-        policy = bench.solve(policy, member_models(bench.belief, 1 + jnp.arange(self.models)), as_="pi")
+        policy = bench.solve(
+            policy, member_models(bench.belief, 1 + jnp.arange(self.models)), Trust.off(policy, 1), as_="pi"
+        )
         return Plan(policy, policy, reference_model(bench.belief, 1))

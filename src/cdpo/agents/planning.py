@@ -133,7 +133,11 @@ class Bench:
         return jax.random.fold_in(self.key, number)
 
     def solve(self, policy: Policy, models: ModelSet, trust: Trust | None = None, *, as_: str) -> Policy:
-        """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`."""
+        """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`.
+
+        Without one, a region that is off has as many states as one that is on: rules share their programs. A rule that
+        shares none saves them by `Trust.off(policy, 1)`.
+        """
         self._solved += 1
         trust = Trust.off(policy, _VISITED) if trust is None else trust
         policy, self._state, metrics = self._kit.solve(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from cdpo.agents.planning import Bench, Exploration, Plan
 from cdpo.dynamics.models import reference_model
+from cdpo.solvers.base import Trust
 from cdpo.solvers.policy import Policy
 
 
@@ -21,5 +22,5 @@ class SLBO(Exploration):
         """f = fit(f), pi = solve(pi, {f}, V), in turns; the first fit was made before."""
         for turn in range(self.turns):
             policy = bench.fit(policy) if turn else policy
-            policy = bench.solve(policy, reference_model(bench.belief, self.models), as_="pi")
+            policy = bench.solve(policy, reference_model(bench.belief, self.models), Trust.off(policy, 1), as_="pi")
         return Plan(policy, policy, reference_model(bench.belief, 1))
