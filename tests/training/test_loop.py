@@ -333,8 +333,9 @@ def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(
         np.testing.assert_allclose(trainer.rows()[lane], alone.rows()[0], rtol=1e-3, atol=1e-4)
 
 
-def test_trainers_that_advance_together_are_one_program_and_part_again(drift, tiny, together, monkeypatch):
-    one = settings(drift, tiny)
+@pytest.mark.parametrize("stretch", [0, 2])
+def test_trainers_that_advance_together_are_one_program_and_part_again(drift, tiny, together, stretch):
+    one = settings(drift, tiny).changed(loop={"stretch": stretch})
     variants = [one, one.changed(rule={"kl": 1e-3})]
     whole = Trainer(drift, variants, [3, 5])
     expected = told(whole, 3)
