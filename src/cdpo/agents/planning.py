@@ -135,8 +135,8 @@ class Bench:
     def solve(self, policy: Policy, models: ModelSet, trust: Trust | None = None, *, as_: str) -> Policy:
         """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`.
 
-        Without one, a region that is off has as many states as one that is on: rules share their programs. A rule that
-        shares none saves them by `Trust.off(policy, 1)`.
+        Where none is given, one that is off has as many states as CDPO's that is on, so that both run the same program.
+        A rule that shares no program with CDPO spares itself these states by `Trust.off(policy, 1)`.
         """
         self._solved += 1
         trust = Trust.off(policy, _VISITED) if trust is None else trust

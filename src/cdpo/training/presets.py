@@ -34,8 +34,8 @@ _MBPO_PAPER: dict[str, dict[str, Any]] = {
     "dyna": {"kept": _MBPO_FITS // _MBPO_ROLLS, "updates": 40 * _MBPO_ROLLS, "particles": 400 * _MBPO_ROLLS // 5},
     "sac": {"hidden": (256, 256), "learning_rate": 3e-4, "polyak": 0.005, "temperature": 1.0},
 }
-# By default it has nearly that on these two, for the first of which little was seen to be too little: half as many
-# updates, and critics with normalised layers.
+# By default it has nearly that on these two, for the first of which CDPO's budget was seen to be too little, with heads
+# as they were fitted then: half as many updates, and critics with normalised layers.
 _MBPO_CHEETAH: dict[str, dict[str, Any]] = {"dyna": {"updates": 20 * _MBPO_ROLLS}, "sac": {"layer_norm": True}}
 _MBPO_CHEETAHS = ("half-cheetah", "HalfCheetah-v5")
 
