@@ -1,13 +1,17 @@
 """The Python API of the contracts."""
 
 import json
+import sys
 
 import gymnasium
 import numpy as np
 import pytest
 
 import cdpo
+from cdpo.cli import _run
 from cdpo.errors import UserError
+from cdpo.solvers.dyna import DynaSettings
+from cdpo.training.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +92,26 @@ def test_the_policy_of_one_seed_is_an_agent_of_its_own(tmp_path, agent):
     np.testing.assert_array_equal(loaded.evaluate(2)[0], agent[1].evaluate(2))
 
 
+def test_a_module_that_a_folder_names_is_imported_for_nobody_who_did_not_ask(tmp_path, agent, monkeypatch, capsys):
+    path = agent.save(tmp_path / "kept", policy_only=True)
+    word = "registers:cdpo/PendulumSwingup-v0"
+    (path / "config.json").write_text(json.dumps({**json.loads((path / "config.json").read_text()), "task": word}))
+    (tmp_path / "registers.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _run(["evaluate", str(path)]) == 2
+    assert "names 'registers', which is not imported" in capsys.readouterr().err
+    assert "registers" not in sys.modules
+    monkeypatch.setitem(sys.modules, "registers", None)  # to be forgotten again
+    del sys.modules["registers"]
+    assert _run(["evaluate", str(path), "--task", word, "--episodes", "1"]) == 0
+    assert "registers" in sys.modules
+
+
+def test_the_public_names_are_there_before_they_are_used():
+    assert dir(cdpo) == sorted(cdpo.__all__)
+    assert all(getattr(cdpo, name) is not None for name in cdpo.__all__)
+
+
 def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path, tiny):
     def make():
         return gymnasium.make("Pendulum-v1", max_episode_steps=15)
@@ -138,7 +162,7 @@ def test_every_baseline_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny
     [
         (lambda: cdpo.CDPO("half-cheeta"), "did you mean 'half-cheetah'"),
         (lambda: cdpo.CDPO("CartPole-v1"), "Box"),
-        (lambda: cdpo.CDPO("pusher", eta=0.2), "unknown setting of rule 'eta'"),
+        (lambda: cdpo.CDPO("pusher", eta=0.2), "unknown setting of cdpo 'eta'"),
         (lambda: cdpo.CDPO("pusher", seeds=0), "at least 1"),
         (lambda: cdpo.CDPO("pusher", solver="bttp"), "unknown solver 'bttp'; did you mean 'bptt'"),
         (lambda: cdpo.CDPO("pusher", solver="bptt", bptt={"horizon": 0}), "bptt.horizon must be at least 1"),
@@ -151,7 +175,13 @@ def test_every_baseline_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny
         (lambda: cdpo.MBPO("pusher", models=9), "mbpo.models must not be above ensemble.heads, 7"),
         (lambda: cdpo.METRPO("pusher", sac={"hidden": (3,)}), "me-trpo makes no use of the settings of sac"),
         (lambda: cdpo.METRPO("pusher", dyna={"real": 0.1}), "trpo learns from the newest rollouts alone"),
+        (lambda: cdpo.CDPO("pusher", settings=Settings()), "unknown setting of cdpo 'settings'"),
+        (lambda: cdpo.CDPO("pusher", kl=float("inf")), "cdpo.kl must be a finite number, not inf"),
+        (lambda: cdpo.CDPO("pusher", loop=3), "loop must be a dict or LoopSettings, not 3"),
+        (lambda: cdpo.CDPO("pusher", learner="ppo", dyna=DynaSettings(real=0.3)), "makes no use of dyna's real"),
         (lambda: cdpo.CDPO("pusher").planner(), "no model was fitted yet"),
+        (lambda: cdpo.CDPO("pusher").model, "no model was fitted yet"),
+        (lambda: cdpo.CDPO("pusher", loop={"random": 3}).learn(2), "episodes must be at least loop.random, 3, not 2"),
         (lambda: cdpo.SAC("pusher").planner(), "sac learns without a model"),
         (lambda: cdpo.CDPO("pusher", preset="papers"), "did you mean 'paper'"),
         (lambda: cdpo.load("nowhere"), "no such folder"),

@@ -117,7 +117,7 @@ class Ranged(Told, zero=("may_be_none", "part_or_none", "few"), shares=("part_or
         ({"few": -1}, "ranged.few must be at least 0, not -1"),
         ({"sizes": (3, 0)}, r"ranged.sizes must hold sizes of at least 1, not \(3, 0\)"),
         ({"rate": 0.0}, "ranged.rate must be above 0, not 0"),
-        ({"rate": float("nan")}, "ranged.rate must be above 0, not nan"),
+        ({"rate": float("nan")}, "ranged.rate must be a finite number, not nan"),
         ({"may_be_none": -0.5}, "ranged.may_be_none must not be negative, not -0.5"),
         ({"part_or_none": 1.5}, "ranged.part_or_none must be between 0 and 1, not 1.5"),
         ({"some": 0.0}, r"ranged.some must be in \(0, 1\], not 0"),

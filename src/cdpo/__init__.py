@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from cdpo import tasks as tasks  # registers cdpo/... with Gymnasium, and imports no more than that
+from cdpo.errors import UserError as UserError
 
 if TYPE_CHECKING:
     from cdpo import tabular as tabular
@@ -26,8 +27,6 @@ try:
 except PackageNotFoundError:  # run from the sources, without an install
     __version__ = "0+unknown"
 
-_AGENTS = ("CDPO", "DPI", "HUCRL", "MBPO", "METRPO", "MPO", "PPO", "PSRL", "SAC", "SLBO", "Greedy", "load")
-
 __all__ = [
     "CDPO",
     "DPI",
@@ -40,6 +39,7 @@ __all__ = [
     "SAC",
     "SLBO",
     "Greedy",
+    "UserError",
     "__version__",
     "load",
     "tabular",
@@ -51,6 +51,11 @@ def __getattr__(name: str) -> Any:
     """Parts are imported when first used: `import cdpo` alone does not wait for JAX."""
     if name == "tabular":
         return importlib.import_module("cdpo.tabular")
-    if name in _AGENTS:
+    if name in __all__:
         return getattr(importlib.import_module("cdpo.api"), name)
     raise AttributeError(f"module 'cdpo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, imported already or not."""
+    return __all__

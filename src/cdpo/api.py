@@ -1,5 +1,6 @@
 """Agents as objects: `cdpo.CDPO(task).learn(episodes=20)`."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -43,7 +44,6 @@ class DeepAgent:
         reward: Callable[..., Any] | None = None,
         terminates: Callable[..., Any] | None = None,
         horizon: int | None = None,
-        settings: Settings | None = None,
         **changes: Any,
     ) -> None:
         """An agent that has learned nothing yet.
@@ -54,15 +54,20 @@ class DeepAgent:
         The preset's settings can be changed by part, `dyna={"horizon": 20}`, and those of the rule itself by name,
         `kl=0.05`.
         """
-        self.task = find_task(task, reward=reward, terminates=terminates, horizon=horizon)
-        self.settings = settings or build_settings(self.task, self.rule, preset, changes)
-        self.preset = preset
-        self._word = task if isinstance(task, str) and reward is None and terminates is None else None
-        self._trainer = Trainer(self.task, self.settings, seed_numbers(seeds, seed))
+        found = find_task(task, reward=reward, terminates=terminates, horizon=horizon)
+        word = task if isinstance(task, str) and reward is None and terminates is None else None
+        self._begin(found, word, build_settings(found, self.rule, preset, changes), preset, seeds, seed)
+
+    def _begin(self, task: Task, word: str | None, settings: Settings, preset: str, seeds: int, seed: int) -> Self:
+        """Before any episode; `word` is what the task can be found by again."""
+        self.task, self.settings, self.preset = task, settings, preset
+        self._word = word
+        self._trainer = Trainer(task, settings, seed_numbers(seeds, seed))
         self._seeds = [Seed(self, index) for index in range(seeds)]
         self._policy_only = False
         self._wall = 0.0
         self.records: list[Record] = []
+        return self
 
     @property
     def seeds(self) -> list[int]:
@@ -80,12 +85,13 @@ class DeepAgent:
         return {pupil.seed: pupil.stopped for pupil in self._trainer.pupils if pupil.stopped is not None}
 
     def learn(self, episodes: int, *, progress: bool = False) -> Self:
-        """`episodes` more of each seed; the very first call also makes the first random episode."""
+        """`episodes` more of each seed; the very first call makes one before them, as the first is random."""
         if self._policy_only:
             raise UserError("only the policy was loaded, which cannot learn; load the run without policy_only")
         if episodes < 1:
             raise UserError(f"episodes must be at least 1, not {episodes}")
         last = max(self._trainer.episode - 1, 0) + episodes
+        self.settings.loop.check_learns(last)
         with Progress() as display:
             task = display.task(f"{self.task.name}, {self.rule}", last + 1) if progress else None
             while self._trainer.episode <= last and self._trainer.going:
@@ -207,14 +213,14 @@ class Seed:
         middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2
         return (middle + half * self._policy(seen, noise)).astype(np.float32), state
 
-    def evaluate(self, episodes: int = 10, *, planner: Planner | None = None) -> list[float]:
-        """Returns of new episodes by the policy's mode, or by planning."""
+    def evaluate(self, episodes: int = 10, *, planner: Planner | None = None) -> np.ndarray:
+        """Returns of new episodes by the policy's mode, or by planning, [episodes]."""
         if episodes < 1:
             raise UserError(f"episodes must be at least 1, not {episodes}")
         environment = self._trainer.pupils[self._index].environment
         acting = self._policy if planner is None else planner
         # Episode numbers count up from zero in training: these are others.
-        return evaluation(environment, self._trainer.task, acting, self.seed, 2**31, episodes)
+        return np.array(evaluation(environment, self._trainer.task, acting, self.seed, 2**31, episodes))
 
     def planner(self, **changes: Any) -> Planner:
         """That acts by planning on models drawn from what this seed believes, whichever solver it learned with.
@@ -224,8 +230,6 @@ class Seed:
         settings, mind = self._trainer.settings, self._mind
         agent = settings.agent(self._trainer.task)
         assert isinstance(agent, ModelBased)
-        if self._agent.episodes < 2:
-            raise UserError("no model was fitted yet to plan on; train the agent first")
         told = settings if "mpc" in settings.parts else preset("default", self._trainer.task, settings.rule.name)
         plans = told.changed(mpc={**_DECIDING, **changes}).mpc
         key = jax.random.fold_in(jax.random.key(1), self.seed)
@@ -245,10 +249,12 @@ class Seed:
     @property
     def _mind(self) -> ModelMind:
         if self._agent._policy_only:
-            raise UserError("only the policy was loaded, without a model; load the whole run, without policy_only")
+            raise UserError("only policies were loaded, without a model; that takes the whole run, and no policy_only")
         mind = self._trainer.mind(self._index)
         if not isinstance(mind, ModelMind):
             raise UserError(f"{self._trainer.settings.rule.name} learns without a model")
+        if not self._trainer.pupils[self._index].iterations:
+            raise UserError("no model was fitted yet; train the agent first")
         return mind
 
 
@@ -349,7 +355,7 @@ AGENTS: dict[str, type[DeepAgent]] = {
 def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> DeepAgent:
     """The agent of a run folder, from `cdpo train` or from `save`; nothing in the folder is run or changed.
 
-    `task` must be given again if it was an environment or a function and not a name.
+    `task` must be given again if it was an environment or a function and not a name, or a name with a module to import.
     """
     folder = RunFolder.open(path)
     config = folder.config
@@ -359,8 +365,8 @@ def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> De
     seeds = config.get("seeds")
     if not isinstance(seeds, int) or not isinstance(config.get("seed"), int):
         raise UserError(f"{str(path)!r} has no seeds in its config.json; start the run again elsewhere")
-    agent = AGENTS[settings.rule.name](found, seeds=seeds, seed=config["seed"], settings=settings)
-    agent.preset, agent._word = str(config.get("preset")), word
+    kind = AGENTS[settings.rule.name]
+    agent = kind.__new__(kind)._begin(found, word, settings, str(config.get("preset")), seeds, config["seed"])
     checkpoints = folder.path / "checkpoints"
     if policy_only or not (checkpoints / STATE).exists():
         agent._policy_only = True
@@ -400,7 +406,9 @@ def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) ->
     used = parts_of(type(settings.rule), changes.get("solver", settings.solver), learner)
     for part in set(changes) & set(PARTS) - set(used):
         raise UserError(f"{rule} makes no use of the settings of {part} here (it has: {', '.join(used)})")
-    for option in set(changes.get("dyna", ())) & set(idle_options(used)):
+    dyna = changes.get("dyna", {})
+    said = dyna if isinstance(dyna, dict) else {n for n, v in vars(settings.dyna).items() if getattr(dyna, n, v) != v}
+    for option in set(said) & set(idle_options(used)):
         raise UserError(f"{learner_of(used)} learns from the newest rollouts alone and makes no use of dyna's {option}")
     parts = set(used)
     own = {name: value for name, value in changes.items() if name not in parts}
@@ -445,13 +453,17 @@ def settings_of(folder: RunFolder) -> Settings:
     return Settings.from_json(config.get("settings"))
 
 
-def task_of(folder: RunFolder) -> Task:
-    """Of a training run, by its name."""
-    config = folder.config
+def task_of(folder: RunFolder, *, imports: bool = False) -> Task:
+    """Of a training run, by its name; a module that the folder names is imported only where that is said."""
+    config, where = folder.config, repr(str(folder.path))
     word, horizon = config.get("task"), config.get("horizon")
     if not isinstance(word, str):
-        where = repr(str(folder.path))
         raise UserError(f"{where} was trained on an environment that has no name; use cdpo.load(path, task=...)")
+    module = word.rpartition(":")[0]
+    if module and module not in sys.modules and not imports:
+        raise UserError(
+            f"{where} names {module!r}, which is not imported for a folder; say so: --task or task={word!r}"
+        )
     task = find_task(word)
     return task if horizon == task.horizon else find_task(word, horizon=horizon)
 

@@ -5,6 +5,7 @@ another argument of it: nothing is compiled anew, and seeds that differ in numbe
 """
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -52,6 +53,8 @@ class Told:
             return None if all(size >= 1 for size in value) else "hold sizes of at least 1"
         if field.type not in (float, float | None) or value is None:
             return None
+        if not math.isfinite(value):
+            return "be a finite number"
         zero, share = field.name in self._zero, field.name in self._shares
         inside = (value >= 0 if zero else value > 0) and (value <= 1 or not share)
         if share:

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from cdpo.agents import CDPO, RULES
 from cdpo.errors import UserError
+from cdpo.solvers.dyna import DynaSettings
 from cdpo.tasks import TASKS, find_task
 from cdpo.training.presets import PRESETS, preset
 from cdpo.training.settings import LEARNERS, Settings, part_of
@@ -28,7 +30,7 @@ def test_settings_survive_json(rule, name, task):
     [
         ({"dyna": {"horizonn": 3}}, "did you mean 'horizon'"),
         ({"dynna": {}}, "did you mean 'dyna'"),
-        ({"rule": {"eta": 0.1}}, "unknown setting of rule 'eta'"),
+        ({"rule": {"eta": 0.1}}, "unknown setting of cdpo 'eta'"),
         ({"dyna": {"horizon": 2.5}}, "must be of type int"),
         ({"dyna": {"horizon": True}}, "must be of type int"),
         ({"sac": {"layer_norm": 1}}, "must be of type bool"),
@@ -42,6 +44,13 @@ def test_settings_survive_json(rule, name, task):
         ({"mpo": {"samples": 0}}, "mpo.samples must be at least 1"),
         ({"solver": "btpt"}, "unknown solver 'btpt'; did you mean 'bptt'"),
         ({"solver": "mcp"}, "unknown solver 'mcp'; did you mean 'mpc'"),
+        ({"solver": 3}, "solver must be a word, not 3"),
+        ({"loop": 3}, "loop must be a dict or LoopSettings, not 3"),
+        ({"rule": 3}, "rule must be a dict or CDPO, not 3"),
+        ({"rule": {"kl": "much"}}, "cdpo.kl must be of type float, not 'much'"),
+        ({"sac": {"hidden": 64}}, "sac.hidden must be whole numbers in a list, not 64"),
+        ({"sac": {"hidden": [64.5]}}, "sac.hidden must be whole numbers in a list, not [64.5]"),
+        ({"sac": {"polyak": [0.1]}}, "sac.polyak must be of type float, not [0.1]"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(changes, word):
@@ -50,7 +59,16 @@ def test_a_mistake_is_told_in_one_line(changes, word):
     assert word in str(told.value) and "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("text", [None, 3, [], {}, {"rule": {"name": "nobody"}}, {"rule": {}, "dyna": 3}])
+SEVEN = {"rule": {"name": "cdpo"}, "loop": 7}
+
+
+def test_parts_are_given_whole_or_as_some_of_their_numbers_also_those_of_numpy():
+    whole = Settings().changed(dyna=DynaSettings(horizon=3))
+    assert whole == Settings().changed(dyna={"horizon": np.int64(3)})
+    assert json.dumps(whole.to_json()) == json.dumps(Settings().changed(dyna={"horizon": np.int64(3)}).to_json())
+
+
+@pytest.mark.parametrize("text", [None, 3, [], {}, {"rule": {"name": "nobody"}}, {"rule": {}, "dyna": 3}, SEVEN])
 def test_settings_that_are_none_are_refused(text):
     with pytest.raises(UserError):
         Settings.from_json(text)

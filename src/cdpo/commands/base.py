@@ -21,3 +21,9 @@ def explained(go_on: str) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"interrupted; what has finished is kept, go on with: {go_on}", file=sys.stderr)
         raise
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells as lines of text, in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cdpo.cells import complete
-from cdpo.commands.base import explained
+from cdpo.commands.base import aligned, explained
 from cdpo.errors import UserError
 from cdpo.progress import Progress
 from cdpo.report import write_figures
@@ -71,6 +71,12 @@ class Tabular:
             for name, value in settings.items() if isinstance(settings, dict) else ():
                 if isinstance(value, float) and not abs(value) < _LARGEST:
                     raise UserError(f"--{part}.{name} must be a finite number, not {value:g}".replace("_", "-"))
+        for field in dataclasses.fields(self):
+            part = getattr(self, field.name)
+            whose = "--agents" if isinstance(part, Agent) else "--env"
+            named = self.agents if isinstance(part, Agent) else (self.env,)
+            if isinstance(part, Agent | Sized) and part.name not in named and part != field.default:
+                raise UserError(f"--{part.name} says nothing to {whose} {' '.join(named)}; leave its options out")
         parts = [getattr(self, field.name) for field in dataclasses.fields(self)]
         agents = find_agents(self.agents, [part for part in parts if isinstance(part, Agent)])
         families = [part for part in parts if isinstance(part, Sized)]
@@ -153,5 +159,4 @@ def _table(results: list[dict[str, Any]]) -> str:
                 f"{result['stuck_fraction']:.0%}",
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return aligned(rows)

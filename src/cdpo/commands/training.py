@@ -14,6 +14,7 @@ import tyro
 
 from cdpo.agents import CDPO, DPI, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, OffPolicy, OnPolicy, Rule
 from cdpo.api import Seed, load, returns_note, run_config, seed_numbers, settings_of, task_of
+from cdpo.commands.base import aligned
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
 from cdpo.progress import Progress
@@ -110,7 +111,8 @@ class Train:
             known = field.name in PARTS or isinstance(field.default, Rule)
             idle = known and field.name not in (*used, kind.part)
             if idle and getattr(self, field.name) != field.default:
-                raise UserError(f"--{field.name} says nothing to {whom}; leave its options out")
+                what = "it" if isinstance(field.default, str) else "its options"
+                raise UserError(f"--{field.name.replace('_', '-')} says nothing to {whom}; leave {what} out")
         newest = f"--learner {self.learner}" if "learner" in used else f"--agent {self.agent}"
         for name in idle_options(used):
             if getattr(self.dyna, name) != getattr(self._preset().dyna, name):
@@ -122,8 +124,7 @@ class Train:
         if not 1 <= self.episodes <= _MOST:
             raise UserError(f"--episodes must be between 1 and {_MOST}, not {self.episodes}")
         task, seeds, settings = self._task(), seed_numbers(self.seeds, self.seed), self.settings()
-        if settings.loop.random > self.episodes:
-            raise UserError(f"--episodes must be at least --loop.random, {settings.loop.random}, not {self.episodes}")
+        settings.loop.check_learns(self.episodes)
         name = f"{task.name}-{self.agent}".replace("/", "-").lower()
         out = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S") if self.out is None else self.out
         check_free(out)
@@ -147,7 +148,7 @@ class Train:
 def resume_training(folder: RunFolder, more: int) -> int | None:
     """Go on with a training run, for `more` episodes than it was told."""
     config, where = folder.config, repr(str(folder.path))
-    settings, task = settings_of(folder), task_of(folder)
+    settings, task = settings_of(folder), task_of(folder, imports=True)  # as it did when it was started
     count, seed, episodes = (config.get(name) for name in ("seeds", "seed", "episodes"))
     if not (isinstance(count, int) and isinstance(seed, int) and isinstance(episodes, int)):
         raise UserError(f"{where} has no seeds or episodes in its config.json; start the run again elsewhere")
@@ -189,8 +190,7 @@ def _table(summary: dict[str, Any]) -> str:
         known = [value for value in returns if value is not None]
         final = f"{np.mean(known[-3:]):.1f}" if known else "-"
         rows.append((str(seed), str(steps), final, f"{max(known):.1f}" if known else "-"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return aligned(rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,12 +203,14 @@ class Evaluate:
     """Episodes for each seed, by the policy's mode."""
     plan: bool = False
     """Act by planning on the learned models instead, and say how long it took."""
+    task: str | None = None
+    """What to evaluate on, if it is not to be what the folder names: needed where that has a module to import."""
     json: bool = False
     """Print JSON."""
 
     def run(self, words: Sequence[str]) -> None:
         """Evaluate every seed."""
-        agent = load(self.folder, policy_only=not self.plan)
+        agent = load(self.folder, task=self.task, policy_only=not self.plan)
         results = [self._measured(agent[index]) for index in range(len(agent))]
         if self.json:
             print(json.dumps({"task": agent.task.name, "agent": agent.rule, "seeds": results}))
@@ -223,7 +225,7 @@ class Evaluate:
     def _measured(self, seed: Seed) -> dict[str, Any]:
         planner = seed.planner() if self.plan else None
         returns = seed.evaluate(self.episodes, planner=planner)
-        result = {"seed": seed.seed, "mean": float(np.mean(returns)), "returns": returns}
+        result = {"seed": seed.seed, "mean": float(np.mean(returns)), "returns": returns.tolist()}
         if planner is None:
             return result
         taken = 1e3 * np.array(planner.seconds)

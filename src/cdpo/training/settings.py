@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, Literal, get_args, get_type_hints
 
+import numpy as np
+
 from cdpo.agents import (
     CDPO,
     RULES,
@@ -74,6 +76,13 @@ class LoopSettings:
                 raise UserError(f"loop.{name} must be at least 1, not {getattr(self, name)}")
         if self.stretch < 0:
             raise UserError(f"loop.stretch must be at least 0, not {self.stretch}")
+
+    def check_learns(self, episodes: int) -> None:
+        """Reject so few episodes after the first that all are random."""
+        if episodes < self.random:
+            raise UserError(
+                f"episodes must be at least loop.random, {self.random}, not {episodes}; with fewer nothing is learned"
+            )
 
 
 @dataclass(frozen=True)
@@ -146,7 +155,14 @@ class Settings:
         for name, change in changes.items():
             if name not in parts:
                 raise unknown("part of the settings", name, parts)
-            parts[name] = _changed(name, parts[name], change) if isinstance(change, dict) else change
+            old = parts[name]
+            if isinstance(change, dict) and dataclasses.is_dataclass(old):
+                parts[name] = _changed(getattr(old, "part", name), old, change)
+            elif isinstance(change, Rule if name == "rule" else type(old)):
+                parts[name] = change
+            else:
+                kind = type(old).__name__
+                raise UserError(f"{name} must be {'a word' if kind == 'str' else f'a dict or {kind}'}, not {change!r}")
         return Settings(**parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -202,9 +218,13 @@ def _changed(part: str, old: Any, changes: dict[str, Any]) -> Any:
     for name, value in changes.items():
         if name not in known:
             raise unknown(f"setting of {part}", name, known)
-        if isinstance(value, list):
+        if isinstance(value, np.generic):
+            value = value.item()
+            changes = {**changes, name: value}
+        if hints[name] == tuple[int, ...]:
+            if not (isinstance(value, list | tuple) and all(_fits(each, int) for each in value)):
+                raise UserError(f"{part}.{name} must be whole numbers in a list, not {value!r}")
             changes = {**changes, name: tuple(value)}
-            continue
         kind, *none = get_args(hints[name]) if isinstance(hints[name], UnionType) else [hints[name]]
         if kind in (int, float, bool) and not (_fits(value, kind) or (none and value is None)):
             raise UserError(f"{part}.{name} must be of type {kind.__name__}, not {value!r}")
