@@ -324,11 +324,11 @@ def test_it_says_that_it_has_no_model(name):
     [
         ("sac", {"batch": 0}, "replay.batch must be at least 1"),
         ("mpo", {"ratio": 0.0}, "replay.ratio must be above 0"),
-        ("mpo", {"steps": 3}, "unknown setting of rule 'steps'"),
+        ("mpo", {"steps": 3}, "unknown setting of replay 'steps'"),
         ("mpo", {"sac": {"polyak": 0.1}}, "mpo makes no use of the settings of sac"),
         ("ppo", {"steps": 0}, "newest.steps must be at least 1"),
         ("ppo", {"annealed": 0.0}, "newest.annealed must be above 0"),
-        ("ppo", {"batch": 3}, "unknown setting of rule 'batch'"),
+        ("ppo", {"batch": 3}, "unknown setting of newest 'batch'"),
         ("ppo", {"ppo": {"gradient": 0.0}}, "ppo.gradient must be above 0"),
         ("ppo", {"ppo": {"noise": "learnt"}}, "did you mean 'learned'"),
     ],

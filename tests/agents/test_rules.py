@@ -17,6 +17,7 @@ from cdpo.solvers.dyna import Dyna, DynaSettings
 from cdpo.solvers.mpc import MPC, MPCSettings
 from cdpo.solvers.rollouts import Outlook
 from cdpo.solvers.sac import SAC, SACSettings
+from cdpo.solvers.trpo import TRPO, TRPOSettings
 from cdpo.tasks import find_task
 
 MODELS, HEADS = 2, 3
@@ -442,6 +443,20 @@ def test_ends_are_believed_once_one_was_seen(row, seen):
     replay = dataclasses.replace(replay, rows=replay.rows.at[row, -1].set(1.0))
     assert not mind.belief.ends
     assert agent.kit.fit(mind, replay, KEY, KEY)[0].belief.ends == seen
+
+
+@pytest.mark.parametrize(
+    ("learner", "size"), [(SAC(SACSettings(hidden=HIDDEN)), 3.0), (TRPO(TRPOSettings(hidden=HIDDEN)), 15.0)]
+)
+def test_critics_that_follow_the_newest_rollouts_say_numbers_of_the_size_of_one(learner, size):
+    agent, mind = begun(CDPO(models=MODELS))
+    kit = dataclasses.replace(agent.kit, solver=Dyna(agent.kit.solver.settings, learner))
+    mind = mind._replace(solver_state=kit.solver.begin(mind.policy, MODELS, KEY))
+    replay = replay_of(60)
+    paid = TASK.observations + TASK.actions
+    replay = eqx.tree_at(lambda r: r.rows, replay, replay.rows.at[:60, paid].set(3.0))
+    fitted, _ = kit.fit(mind, replay, KEY, KEY)  # a reward of 3 in every step is worth 15 at a discount of 0.8
+    np.testing.assert_allclose(fitted.solver_state.scale, size, rtol=1e-5)
 
 
 @pytest.mark.slow

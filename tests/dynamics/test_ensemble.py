@@ -1,4 +1,4 @@
-from functools import cache
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -35,10 +35,10 @@ def task(toy):
     return toy(1, reward=free, terminates=never)
 
 
-@cache
-def fitting(task, settings):
-    """One executable for all fits."""
-    return jax.jit(lambda *given: fit(*given[:-1], task=task, settings=settings, key=given[-1]))
+@partial(jax.jit, static_argnums=0)
+def fit_once(task, settings, *given):
+    """One executable for all fits: numbers of the settings are values."""
+    return fit(*given[:-1], task=task, settings=settings, key=given[-1])
 
 
 def replay_of(observation, action, following, capacity=CAPACITY):
@@ -314,7 +314,7 @@ def fitted(task, replay, seed=0, times=1, chosen=SMALL):
     split = split_of(replay, chosen, KEY)
     after, state, metrics = before, chosen.optimiser.init(before.net), []
     for number in range(times):
-        after, state, result = fitting(task, chosen)(after, state, replay, split, jax.random.key(number))
+        after, state, result = fit_once(task, chosen, after, state, replay, split, jax.random.key(number))
         metrics.append(result)
     return before, split, after, metrics
 
@@ -359,7 +359,7 @@ def test_gaussian_heads_that_were_sure_learn_what_they_did_not_expect(task):
     state, errors, deviations = chosen.optimiser.init(ensemble.net), [], []
     for replay in (narrow, wide):
         split = split_of(replay, chosen, KEY)
-        ensemble, state, _ = fitting(task, chosen)(ensemble, state, replay, split, KEY)
+        ensemble, state, _ = fit_once(task, chosen, ensemble, state, replay, split, KEY)
         errors.append(ensemble.held_out)
         rows = replay.transitions(split.spread(1, 200))
         deviations.append(np.asarray(ensemble.read(ensemble.net(ensemble.encode(task, *rows[:2]))).deviation))
@@ -376,6 +376,25 @@ def test_a_fit_by_the_unrolled_loss_learns_a_linear_system(task):
     before, split, after, _ = fitted(task, replay, chosen=EnsembleSettings(**{**vars(SMALL), "unrolled": 2}))
     errors = [held_out_loss(each, task, replay, split) for each in (before, after)]
     assert np.all(errors[1] < 0.1 * errors[0])
+
+
+def test_weights_decay_by_their_share_whatever_their_gradient():
+    net, gradient = {"weights": jnp.array([3.0, -0.5])}, {"weights": jnp.array([0.2, 70.0])}
+
+    def change(decay):
+        optimiser = EnsembleSettings(learning_rate=0.01, weight_decay=decay).optimiser
+        return optimiser.update(gradient, optimiser.init(net), net)[0]["weights"]
+
+    np.testing.assert_allclose(change(0.4) - change(0.0), -0.01 * 0.4 * net["weights"], rtol=1e-4)
+
+
+def test_a_fit_with_more_weight_decay_ends_with_smaller_weights(task):
+    def sizes(decay):
+        chosen = EnsembleSettings(**{**vars(SMALL), "weight_decay": decay})
+        _, _, after, _ = fitted(task, some_replay(linear), chosen=chosen)
+        return np.sqrt(sum(np.sum(np.square(layer), axis=(1, 2)) for layer in after.net.weights))  # of each member
+
+    assert np.all(sizes(1.0) < 0.8 * sizes(0.0))
 
 
 def test_a_first_fit_learns_as_well_in_any_units_of_the_state(task):
@@ -396,8 +415,8 @@ def test_what_begins_to_move_after_it_lay_still_is_no_explosion(task):
     _, _, after, _ = fitted(task, replay_of(still, np.linspace(-1, 1, ROWS)[:, None], still))
     assert after.targets.still.all()
     replay = some_replay(trembles)
-    again, _, metrics = fitting(task, SMALL)(
-        after, SMALL.optimiser.init(after.net), replay, split_of(replay, SMALL, KEY), KEY
+    again, _, metrics = fit_once(
+        task, SMALL, after, SMALL.optimiser.init(after.net), replay, split_of(replay, SMALL, KEY), KEY
     )
     assert 4e-4 < float(again.targets.deviation[0]) < 8e-4  # a thousandth of how the states vary
     assert float(metrics["model_held_out_loss"]) < 0.01

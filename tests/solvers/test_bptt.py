@@ -9,7 +9,7 @@ import pytest
 from cdpo.dynamics.models import optimistic_model, reference_model, sampled_models
 from cdpo.dynamics.networks import Normaliser
 from cdpo.errors import UserError
-from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.base import Objective, Size, Trust
 from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.critics import state_values
 from cdpo.solvers.policy import HostPolicy, Policy
@@ -166,7 +166,7 @@ def test_values_survive_another_normaliser_and_another_size_of_rewards(linear_ta
     solver, policy = BPTT(TINY), some_policy(linear_task(steered))
     new = policy.renormalised(Normaliser(jnp.array([3.0]), jnp.array([0.2])))
     state = solver.begin(policy, 2, KEY)
-    again = solver.renormalised(state, policy, new, jnp.asarray(5.0))
+    again = solver.renormalised(state, policy, new, Size(jnp.asarray(5.0), jnp.asarray(5.0)))
     places = jnp.linspace(-2, 2, 12).reshape(2, 2, 3, 1)
     for old, now in ((state.critics.nets, again.critics.nets), (state.critics.targets, again.critics.targets)):
         np.testing.assert_allclose(

@@ -22,7 +22,8 @@ from cdpo.training.settings import LEARNERS, Settings
 KEY = jax.random.key(0)
 BOUND = 1e-3
 UNSEEN = jnp.linspace(-1, 1, 301)[:, None]  # states of the trust region that no update was given
-NET = {"hidden": (8,), "learning_rate": 0.05}
+RATE = 0.03  # of multipliers
+NET = {"hidden": (8,), "learning_rate": 0.05, "multiplier_rate": RATE}
 DYNA = DynaSettings(rounds=3, kept=2, updates=2, particles=4, horizon=3, returns=2, batch=8, real=0.25)
 ROLLED = {"horizon": 3, "particles": 4, "updates": 6, **NET}
 PLANNED = {"horizon": 3, "imitated": 2, "plans": 4, "rounds": 2, "updates": 4, "batch": 8, "particles": 2, **NET}
@@ -40,6 +41,15 @@ KINDS = {
     "mpc, POPLIN-A, coloured, MPPI, replanned": MPC(MPCSettings(**PLANNED | ACTIONS)),
     "mpc, POPLIN-A without values": MPC(MPCSettings(moves="actions", value=False, **PLANNED)),
 }
+STEPS = {  # of the policy in an update
+    "dyna, sac": 3 * 2,
+    "dyna, mpo": 3 * 2,
+    "dyna, ppo": 3 * 4 * 5,
+    "dyna, trpo": 3,
+    "dyna, actor-critic": 3 * 12,  # each of so many rows by itself
+    "bptt": 6,
+    "mpc": 2 * 4,
+}
 SLOW = ("mpc, POPLIN-P, averaged", "mpc, POPLIN-A without values")
 
 
@@ -56,9 +66,14 @@ def test_these_are_all():
 @pytest.fixture(
     scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in KINDS]
 )
-def solved(request, linear_task, linear_belief, some_policy, starts_at):
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def solved(name, linear_task, linear_belief, some_policy, starts_at):
     """A function of the models, the trust region and a key; and how often it was compiled."""
-    solver, task = KINDS[request.param], linear_task(steered)
+    solver, task = KINDS[name], linear_task(steered)
     belief = linear_belief(task, [[[-0.1], [0.1]], [[-0.1], [0.2]], [[-0.2], [0.1]]])
     policy, starts = some_policy(task), starts_at([[1.0], [-1.0]], weights=(1.0, 1.0, 1.0))
     compiled = []
@@ -85,6 +100,15 @@ def test_a_trust_region_on_or_off_is_the_same_program_and_its_bound_holds_at_the
     assert held["kept"] < 1 and held["multiplier"] > 0
     for tree in (free, bound, state, loose, held):
         assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
+
+
+def test_the_multiplier_follows_the_excess_by_its_rate_at_every_step_of_the_policy(solved, name, some_policy, around):
+    solve, policy, belief, _ = solved
+    models, centre = sampled_models(belief, 2, "subset", KEY), some_policy(policy.task, seed=1)
+    steps = STEPS.get(name) or STEPS[name.split(",")[0]]
+    for bound, excess in ((1e-6, 1), (1e6, -1)):  # far outside, and well inside
+        _, state, _ = solve(models, around(centre, bound), KEY)
+        assert state.log_multiplier == pytest.approx(excess * steps * RATE, rel=1e-3)  # zero at the beginning
 
 
 def test_on_the_reference_alone_and_unbounded_the_conservative_update_is_the_referential_one(solved, around):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience
-from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.base import Objective, Size, Trust
 from cdpo.solvers.mpo import MPO, MPOSettings, temperature_dual
 from cdpo.solvers.policy import kl_divergence
 
@@ -80,6 +80,16 @@ def test_means_and_deviations_move_no_further_than_each_may(policy):
     assert after.log_weights[0] > after.log_weights[1]
 
 
+def test_the_weights_of_both_movements_follow_their_excess_by_their_rate(policy):
+    bounds = {"mean_kl": 2e-5, "deviation_kl": 1e-5}
+    learner = MPO(MPOSettings(hidden=(8,), period=3, weight_rate=0.3, **bounds))
+    _, after, metrics = updated(learner, policy, 2)
+    excess = np.stack([np.clip(metrics[name] / bound - 1, -1, 1) for name, bound in bounds.items()])
+    np.testing.assert_array_equal(excess[:, 0], -1)  # nothing has moved before the first update
+    assert -1 < excess[1, 1] < 0 < excess[0, 1] < 1
+    np.testing.assert_allclose(after.log_weights, 0.3 * excess.sum(axis=1), rtol=1e-4, atol=1e-6)
+
+
 def test_the_policy_that_proposes_rests_for_a_period_and_is_then_the_learned_one(policy):
     learner = MPO(MPOSettings(hidden=(8,), period=3))
     moved, state, _ = updated(learner, policy, 2)
@@ -97,7 +107,7 @@ def test_the_policy_that_proposes_rests_for_a_period_and_is_then_the_learned_one
 def test_proposals_survive_another_normaliser(policy):
     learner = MPO(MPOSettings(hidden=(8,)))
     new = policy.renormalised(Normaliser(jnp.array([3.0]), jnp.array([0.2])))
-    state = learner.renormalised(learner.begin(policy, M, KEY), policy, new, jnp.ones(()))
+    state = learner.renormalised(learner.begin(policy, M, KEY), policy, new, Size(jnp.ones(()), jnp.ones(())))
     places = jnp.linspace(-2, 2, 7)[:, None]
     far = kl_divergence(eqx.tree_at(lambda p: p.net, new, state.proposing)(places), policy(places))
     np.testing.assert_allclose(far, 0, atol=1e-4)

@@ -9,7 +9,7 @@ import pytest
 from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError
-from cdpo.solvers.base import Objective, Trust
+from cdpo.solvers.base import Objective, Size, Trust
 from cdpo.solvers.critics import bellman_target, reward_range, values
 from cdpo.solvers.policy import counted, kl_divergence
 from cdpo.solvers.sac import SAC, SACSettings
@@ -35,13 +35,13 @@ def sac():
 
 @pytest.fixture(scope="module")
 def update(sac):
-    """One executable for the learner on two models."""
+    """One executable for learners on two models: numbers of their settings are values."""
 
     @jax.jit
-    def run(policy, state, batch, trust, key):
-        return sac.update(policy, state, alone(batch), Objective(DISCOUNT, trust), key)
+    def run(learner, policy, state, batch, trust, key):
+        return learner.update(policy, state, alone(batch), Objective(DISCOUNT, trust), key)
 
-    return run
+    return lambda *given, learner=sac: run(learner, *given)
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +263,12 @@ def test_the_entropys_weight_grows_when_the_policy_has_too_little_noise(policy, 
     assert np.sign(after.log_temperature - state.log_temperature) == direction
 
 
+def test_the_logarithm_of_the_entropys_weight_moves_by_its_rate(policy, state, update, trust):
+    quick = SAC(dataclasses.replace(PLAIN, temperature_rate=0.05))
+    _, after, _ = update(policy, state, some_batch(), trust, KEY, learner=quick)
+    assert abs(after.log_temperature - state.log_temperature) == pytest.approx(0.05, rel=1e-3)  # Adam's first step
+
+
 @pytest.mark.parametrize(("negentropy", "direction"), [(0.01, 1), (5.0, -1)])
 def test_the_same_noise_is_too_little_or_too_much_by_the_entropy_that_is_to_be_held(
     policy, trust, negentropy, direction
@@ -297,7 +303,7 @@ def test_noise_of_what_is_chosen_beside_the_action_is_neither_held_nor_rewarded(
 
 def test_renormalised_critics_give_the_same_values_of_rewards_as_they_were_paid(policy, sac, state):
     other = policy.renormalised(Normaliser(jnp.array([2.0]), jnp.array([0.5])))
-    after = sac.renormalised(state, policy, other, jnp.asarray(7.0))
+    after = sac.renormalised(state, policy, other, Size(jnp.asarray(7.0), jnp.asarray(90.0)))
     batch = some_batch()
     before, now = (
         s.scale * critics_say(s.critics, p, batch.observation, batch.action)
@@ -305,7 +311,7 @@ def test_renormalised_critics_give_the_same_values_of_rewards_as_they_were_paid(
     )
     np.testing.assert_allclose(now, before, rtol=1e-4, atol=1e-4)
     assert after.scale == 7
-    assert sac.renormalised(after, other, policy, jnp.asarray(0.01)).scale == 1
+    assert sac.renormalised(after, other, policy, Size(jnp.asarray(0.01), jnp.asarray(90.0))).scale == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 from functools import cache
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -106,6 +107,38 @@ def test_cdpo_keeps_to_its_trust_region_around_the_reference(little):
         used.append(float(occupancy @ (0.5 * jnp.abs(plan.policy - plan.reference).sum(-1))))
         np.testing.assert_allclose(plan.policy.sum(-1), 1, atol=1e-5)
     assert max(used) == pytest.approx(0.2, abs=1e-5)
+
+
+class Sure(NamedTuple):
+    """A posterior of one model."""
+
+    model: Model
+
+    def mean(self, known):
+        return self.model
+
+    def sample_set(self, known, key, models):
+        return jax.tree.map(lambda leaf: leaf[None], self.model)
+
+
+@pytest.mark.parametrize("constraint", ["occupancy-weighted", "occupancy-current"])
+def test_cdpo_bounds_the_distance_by_visits_from_the_current_state_or_weighs_its_objective_by_visits(
+    random_mdp, exact, constraint
+):
+    """Held against a linear program: the share of q that goes to the other one of two actions, at each state."""
+    agent = CDPO(constraint=constraint, update="conservative")  # q is the policy before
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        mdp = random_mdp(rng, S, A)
+        truth, state, q = exact.of(mdp), rng.integers(S), np.eye(A)[rng.integers(A, size=S)]
+        belief = Belief(Sure(Model.true(mdp)), Known.of(mdp), jnp.asarray(state))
+        best, _ = optimal(Model.true(mdp), belief.known, UNIFORM.policy)
+        gain = np.sum((1 - 2 * q) * truth.q(best), axis=-1)
+        visits = truth.visitation(q, np.eye(S)[state] if constraint == "occupancy-current" else None)
+        weight = visits if constraint == "occupancy-weighted" else np.ones(S)
+        program = optimize.linprog(-weight * gain, A_ub=visits[None], b_ub=[agent.eta], bounds=(0, 1))
+        policy = improve(agent, plan_of(q), belief).policy
+        np.testing.assert_allclose(np.sum(policy * (1 - q), axis=-1), program.x, atol=1e-4)
 
 
 def test_cdpo_with_one_model_and_no_constraint_is_psrl(little):

@@ -48,7 +48,7 @@ class Agent(eqx.Module):
 
     @abstractmethod
     def learn(self, mind: Any, replay: Replay, starts: Starts, iteration: Array, key: Array) -> tuple[Any, Metrics]:
-        """Between two episodes, from all rows of the replay. `key` is the seed's, the same at every call."""
+        """Between two stretches of real steps, from all rows of the replay; `key` is the seed's, always the same."""
 
     @abstractmethod
     def judge(self, mind: Any, replay: Replay, count: Array) -> Metrics:

@@ -18,7 +18,7 @@ from cdpo.agents.model_free import ModelFree
 from cdpo.dynamics.ensemble import chosen, feature_size
 from cdpo.dynamics.networks import Normaliser, activated, orthogonal
 from cdpo.dynamics.replay import Replay, Transition
-from cdpo.solvers.base import Metrics, Starts
+from cdpo.solvers.base import Metrics, Size, Starts
 from cdpo.solvers.critics import traced
 from cdpo.solvers.onpolicy import OnPolicyLearner
 from cdpo.solvers.policy import Policy
@@ -105,9 +105,8 @@ class Newest(ModelFree):
         left = jnp.maximum(1 - replay.size / self.rule.annealed, 0.0)
         rate = (self.learner.settings.learning_rate * left).astype(jnp.float32)
         learner = eqx.tree_at(lambda each: each.settings.learning_rate, self.learner, rate)
-        # In units of what rewards add up to, values are of the size of one.
         earned = traced(taken.reward, leads * (1 - taken.terminated), jnp.zeros_like(taken.reward), self.discount, 1.0)
-        size = jnp.sqrt(jnp.mean(earned**2))
+        size = Size(jnp.sqrt(jnp.mean(taken.reward**2)), jnp.sqrt(jnp.mean(earned**2)))
         state = learner.renormalised(state, policy, policy, size)
         policy, state, told = learner.learn(policy, state, taken, self._objective(policy), key, leads)
         after = policy.renormalised(inputs)

@@ -1,4 +1,4 @@
-"""What every agent with a model shares: one iteration between two real episodes, for one seed.
+"""What every agent with a model shares: one iteration between two stretches of real steps, for one seed.
 
     fit the ensemble, calibrate it            (dynamics)
     improve the policy                        (the rule: on which models, by which updates)
@@ -25,7 +25,7 @@ from cdpo.dynamics.linear import fit_linear
 from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
-from cdpo.solvers.base import Metrics, Objective, Solver, Starts, Trust
+from cdpo.solvers.base import Metrics, Objective, Size, Solver, Starts, Trust
 from cdpo.solvers.policy import Policy
 from cdpo.solvers.rollouts import Outlook, foresight, look_ahead, values
 from cdpo.tasks import Task
@@ -215,7 +215,9 @@ class Kit(eqx.Module):
         old = chosen(mind.belief.ensemble.fits == 0, ensemble.inputs, mind.policy.inputs)
         last = eqx.tree_at(lambda p: p.inputs, mind.policy, old)
         policy = last.renormalised(ensemble.inputs)
-        size = jnp.sqrt(jnp.sum(jnp.where(replay.valid, paid**2, 0.0)) / jnp.maximum(replay.size, 1))
+        reward = jnp.sqrt(jnp.sum(jnp.where(replay.valid, paid**2, 0.0)) / jnp.maximum(replay.size, 1))
+        # What follows a state is of the size that rewards add up to if they all point the same way.
+        size = Size(reward, reward / (1 - self.discount))
         solver_state = self.solver.renormalised(mind.solver_state, last, policy, size)
         return ModelMind(belief, fit_state, policy, solver_state, mind.memory), metrics
 

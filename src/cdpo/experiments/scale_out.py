@@ -27,7 +27,7 @@ def cluster(address: str) -> Iterator[Runner]:
     try:
         ray: Any = importlib.import_module("ray")
     except ModuleNotFoundError as error:
-        raise UserError("--ray needs the extra scale-out; install it with: pip install 'cdpo[scale-out]'") from error
+        raise UserError("--ray needs the extra scale-out; install it with: pip install -e '.[scale-out]'") from error
     try:
         if address != "auto":  # Ray itself would wait for minutes
             host, _, port = address.rpartition(":")

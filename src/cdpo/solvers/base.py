@@ -89,6 +89,13 @@ def step_back(policy: Policy, trust: Trust) -> tuple[Policy, Array]:
     return eqx.tree_at(lambda p: p.net, policy, net), share
 
 
+class Size(NamedTuple):
+    """How large numbers are, by their root mean squares: critics see them divided by it."""
+
+    reward: Array  # of a step
+    value: Array  # of what follows a state
+
+
 class Objective(NamedTuple):
     """The mean over the models of the policy's value, within a trust region."""
 
@@ -148,8 +155,8 @@ class Solver(Protocol):
     def begin(self, policy: Policy, models: int, key: Array) -> Any:
         """The state that survives updates, iterations and checkpoints."""
 
-    def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
-        """The same state after the policy's normaliser changed and rewards are of the size `reward`."""
+    def renormalised(self, state: Any, old: Policy, new: Policy, size: Size) -> Any:
+        """The same state after the policy's normaliser changed and what is paid is of another `size`."""
 
     def beyond(self, state: Any, policy: Policy, states: Array) -> Array | None:
         """What follows states [M, B, d] on their models, [M, B], as it was learned; None where none of it was."""

@@ -12,7 +12,7 @@ from jax import Array
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
 from cdpo.errors import UserError
-from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
+from cdpo.solvers.base import Metrics, Objective, Size, Starts, StartSettings, step_back
 from cdpo.solvers.policy import Policy, counted, kl_divergence, noise_error
 from cdpo.solvers.values import Critics, CriticSettings, Memory, Path, discounts, roll_out
 
@@ -68,9 +68,9 @@ class BPTT(NamedTuple):
         critics = Critics.create(policy, models, self.settings, key) if learned else None
         return Memory.create(critics)
 
-    def renormalised(self, state: Memory, old: Policy, new: Policy, reward: Array) -> Memory:
-        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
-        return state.renormalised(old, new, reward)
+    def renormalised(self, state: Memory, old: Policy, new: Policy, size: Size) -> Memory:
+        """The same values after the policy's normaliser changed and what is paid is of another `size`."""
+        return state.renormalised(old, new, size)
 
     def beyond(self, state: Memory, policy: Policy, states: Array) -> Array | None:
         """What follows states, by the target critics."""

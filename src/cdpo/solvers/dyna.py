@@ -10,7 +10,7 @@ from jax import Array
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.replay import Experience, Transition, draw_below
 from cdpo.errors import UserError
-from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
+from cdpo.solvers.base import Metrics, Objective, Size, Starts, StartSettings, step_back
 from cdpo.solvers.critics import by_model
 from cdpo.solvers.expansion import Expansion, expand
 from cdpo.solvers.offpolicy import OffPolicyLearner
@@ -64,9 +64,9 @@ class Dyna(NamedTuple):
         """The learner's state."""
         return self.learner.begin(policy, models, key)
 
-    def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
-        """The same state after the policy's normaliser changed and rewards are of the size `reward`."""
-        return self.learner.renormalised(state, old, new, reward)
+    def renormalised(self, state: Any, old: Policy, new: Policy, size: Size) -> Any:
+        """The same state after the policy's normaliser changed and what is paid is of another `size`."""
+        return self.learner.renormalised(state, old, new, size)
 
     def beyond(self, state: Any, policy: Policy, states: Array) -> Array | None:
         """What the learner says of states."""

@@ -11,7 +11,7 @@ import optax
 from jax import Array
 
 from cdpo.dynamics.networks import MLP
-from cdpo.solvers.base import Trust
+from cdpo.solvers.base import Size, Trust
 from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
 from cdpo.told import Told
 
@@ -42,8 +42,8 @@ class Learner(eqx.Module):
         """The state before any data. Every learner's has the `policy_optimiser` and the `log_multiplier`."""
 
     @abstractmethod
-    def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
-        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
+    def renormalised(self, state: Any, old: Policy, new: Policy, size: Size) -> Any:
+        """The same values after the policy's normaliser changed and what is paid is of another `size`."""
 
     @abstractmethod
     def beyond(self, state: Any, policy: Policy, states: Array) -> Array:

@@ -13,7 +13,7 @@ from jax import Array
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
 from cdpo.errors import UserError
-from cdpo.solvers.base import Metrics, Objective, Starts, StartSettings, step_back
+from cdpo.solvers.base import Metrics, Objective, Size, Starts, StartSettings, step_back
 from cdpo.solvers.plans import Planning, PlanSettings
 from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence, noise_error
 from cdpo.solvers.values import Critics, CriticSettings, Memory, roll_out
@@ -86,9 +86,9 @@ class MPC(NamedTuple):
         critics = Critics.create(policy, models, self.settings, key) if self.settings.value else None
         return Memory.create(critics)
 
-    def renormalised(self, state: Memory, old: Policy, new: Policy, reward: Array) -> Memory:
-        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
-        return state.renormalised(old, new, reward)
+    def renormalised(self, state: Memory, old: Policy, new: Policy, size: Size) -> Memory:
+        """The same values after the policy's normaliser changed and what is paid is of another `size`."""
+        return state.renormalised(old, new, size)
 
     def beyond(self, state: Memory, policy: Policy, states: Array) -> Array | None:
         """What follows states, by the target critics and within bounds."""

@@ -11,7 +11,7 @@ from jax import Array
 
 from cdpo.dynamics.networks import MLP, rescale_inputs
 from cdpo.dynamics.replay import Experience
-from cdpo.solvers.base import Metrics, Objective
+from cdpo.solvers.base import Metrics, Objective, Size
 from cdpo.solvers.critics import Futures, by_model, values
 from cdpo.solvers.offpolicy import OffPolicyLearner, TwinSettings
 from cdpo.solvers.policy import Gaussian, Policy, kl_divergence, log_density
@@ -83,9 +83,9 @@ class MPO(OffPolicyLearner):
             temperature_optimiser=self._temperature.init(log_temperature),
         )
 
-    def renormalised(self, state: MPOState, old: Policy, new: Policy, reward: Array) -> MPOState:
-        """The same values and proposals after the policy's normaliser changed and rewards are of the size `reward`."""
-        state = super().renormalised(state, old, new, reward)
+    def renormalised(self, state: MPOState, old: Policy, new: Policy, size: Size) -> MPOState:
+        """The same values and proposals after the policy's normaliser changed and what is paid is of another `size`."""
+        state = super().renormalised(state, old, new, size)
         return state._replace(proposing=rescale_inputs(state.proposing, old.inputs, new.inputs))
 
     def fresh(self, policy: Policy, state: MPOState) -> MPOState:

@@ -11,7 +11,7 @@ from jax import Array
 
 from cdpo.dynamics.networks import MLP
 from cdpo.dynamics.replay import Experience
-from cdpo.solvers.base import Metrics, Objective
+from cdpo.solvers.base import Metrics, Objective, Size
 from cdpo.solvers.critics import (
     Futures,
     bellman_target,
@@ -64,9 +64,9 @@ class OffPolicyLearner(Learner):
         Targets are those of how the batches go on, where that is given.
         """
 
-    def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
-        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
-        scale = jnp.maximum(reward, 1.0)
+    def renormalised(self, state: Any, old: Policy, new: Policy, size: Size) -> Any:
+        """The same values after the policy's normaliser changed and what is paid is of another `size`."""
+        scale = jnp.maximum(size.reward, 1.0)
         critics, targets = (same_values(net, old, new, state.scale, scale) for net in (state.critics, state.targets))
         return state._replace(critics=critics, targets=targets, scale=scale)
 

@@ -12,7 +12,7 @@ from jax import Array
 
 from cdpo.dynamics.networks import MLP
 from cdpo.dynamics.replay import Transition
-from cdpo.solvers.base import Metrics, Objective
+from cdpo.solvers.base import Metrics, Objective, Size
 from cdpo.solvers.critics import by_model, same_values, state_values, traced, widened
 from cdpo.solvers.learner import Learner, LearnerSettings
 from cdpo.solvers.policy import Gaussian, Policy, log_density, noise_error, unsquashed
@@ -34,7 +34,7 @@ class OnPolicyState(NamedTuple):
     """What the learner remembers."""
 
     critics: MLP  # leading axis [models]
-    scale: Array  # of rewards: critics see them divided by it
+    scale: Array  # of values: critics see rewards divided by it, and what they say is of the size of one
     rewards: Array  # [2], the least and the largest seen so far, zero among them
     log_multiplier: Array
     critic_optimiser: Any
@@ -48,7 +48,7 @@ class Judged(NamedTuple):
     raw: Array  # [..., m], actions before squashing
     density: Array  # [...], their log-density under the policy that acted
     advantage: Array  # [...], of the returns over the values
-    returns: Array  # [...], TD(lambda), of rewards divided by their size
+    returns: Array  # [...], TD(lambda), of rewards divided by the scale
 
 
 class OnPolicyLearner(Learner):
@@ -90,9 +90,9 @@ class OnPolicyLearner(Learner):
             self._network.init(eqx.filter(policy.net, eqx.is_array)),
         )
 
-    def renormalised(self, state: OnPolicyState, old: Policy, new: Policy, reward: Array) -> OnPolicyState:
-        """The same values after the policy's normaliser changed and rewards are of the size `reward`."""
-        scale = jnp.maximum(reward, 1.0)
+    def renormalised(self, state: OnPolicyState, old: Policy, new: Policy, size: Size) -> OnPolicyState:
+        """The same values after the policy's normaliser changed and what is paid is of another `size`."""
+        scale = jnp.maximum(size.value, 1.0)
         return state._replace(critics=same_values(state.critics, old, new, state.scale, scale), scale=scale)
 
     def beyond(self, state: OnPolicyState, policy: Policy, states: Array) -> Array:

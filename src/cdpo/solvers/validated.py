@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cdpo.dynamics.models import ModelSet
-from cdpo.solvers.base import Metrics, Objective, Solver, Starts
+from cdpo.solvers.base import Metrics, Objective, Size, Solver, Starts
 from cdpo.solvers.policy import Policy
 from cdpo.solvers.rollouts import values
 
@@ -29,9 +29,9 @@ class Validated(NamedTuple):
         """The solver's state."""
         return self.solver.begin(policy, models, key)
 
-    def renormalised(self, state: Any, old: Policy, new: Policy, reward: Array) -> Any:
-        """The same state after the policy's normaliser changed and rewards are of the size `reward`."""
-        return self.solver.renormalised(state, old, new, reward)
+    def renormalised(self, state: Any, old: Policy, new: Policy, size: Size) -> Any:
+        """The same state after the policy's normaliser changed and what is paid is of another `size`."""
+        return self.solver.renormalised(state, old, new, size)
 
     def beyond(self, state: Any, policy: Policy, states: Array) -> Array | None:
         """What the solver says of states."""

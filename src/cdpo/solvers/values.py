@@ -11,7 +11,7 @@ from jax import Array
 
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
-from cdpo.solvers.base import Metrics
+from cdpo.solvers.base import Metrics, Size
 from cdpo.solvers.critics import same_values, state_values, traced, widened
 from cdpo.solvers.policy import Policy, counted, kl_divergence, squashed
 from cdpo.told import Told
@@ -113,9 +113,9 @@ class Memory(NamedTuple):
         """Before any update."""
         return cls(critics, jnp.ones(()), jnp.zeros(()), jnp.zeros(2))
 
-    def renormalised(self, old: Policy, new: Policy, reward: Array) -> Self:
-        """The same after the policy's normaliser changed and rewards are of the size `reward`."""
-        scale = jnp.maximum(reward, 1.0)
+    def renormalised(self, old: Policy, new: Policy, size: Size) -> Self:
+        """The same after the policy's normaliser changed and what is paid is of another `size`."""
+        scale = jnp.maximum(size.reward, 1.0)
         critics = None if self.critics is None else self.critics.renormalised(old, new, self.scale, scale)
         return self._replace(critics=critics, scale=scale)
 

@@ -3,7 +3,7 @@
     config.json                     what the run was told
     metrics.jsonl                   a line for each seed and episode
     events.out.tfevents.*           the same for TensorBoard
-    checkpoints/state.npz           everything learned, at the end of an iteration
+    checkpoints/state.npz           everything learned, at the end of an episode
     checkpoints/replay-SEED.bin     all real transitions of a seed, in the order they were made
     summary.json                    what came out, once the run has finished
 
@@ -59,7 +59,7 @@ class Journal:
         return self._wall + time.monotonic() - self._opened
 
     def write(self, lived: Lived) -> None:
-        """An iteration has ended."""
+        """An episode has ended."""
         wall = round(self.wall, 3)
         records = [{**record, "wall_s": wall} for record in lived.records]
         for log, rows in zip(self._logs, lived.rows, strict=True):

@@ -1,4 +1,4 @@
-"""Everything that an agent is told, and the presets."""
+"""Everything that an agent is told."""
 
 import dataclasses
 from collections.abc import Sequence
