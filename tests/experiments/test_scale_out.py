@@ -24,7 +24,7 @@ CELLS = [
 
 @pytest.mark.skipif(HAVE_RAY, reason="ray is installed")
 def test_without_the_extra_one_line_says_so():
-    with pytest.raises(UserError, match=r"cdpo\[scale-out\]"), cluster("auto"):
+    with pytest.raises(UserError, match=r"\.\[scale-out\]"), cluster("auto"):
         pass
 
 
