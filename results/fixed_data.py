@@ -24,7 +24,6 @@ from jax.flatten_util import ravel_pytree
 
 from cdpo.agents.cdpo import CDPO
 from cdpo.agents.planning import Bench, Plan
-from cdpo.api import seed_numbers, settings_of, task_of
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
 from cdpo.report.figures import csv_bytes
@@ -32,6 +31,7 @@ from cdpo.runs import RunFolder, keep_programs, write_atomic
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy, Policy
 from cdpo.training.collect import evaluation, initial_states
+from cdpo.training.config import seed_numbers, settings_of, task_of
 from cdpo.training.lanes import over_lanes, stack
 from cdpo.training.loop import Trainer
 from cdpo.training.presets import preset

@@ -1,6 +1,5 @@
 """Agents as objects: `cdpo.CDPO(task).learn(episodes=20)`."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,17 +13,17 @@ from cdpo.agents import ModelBased, ModelMind, Planner
 from cdpo.dynamics.models import Belief, sampled_models
 from cdpo.errors import UserError
 from cdpo.progress import Progress
-from cdpo.runs import RunFolder, check_free, hardware, versions
+from cdpo.runs import RunFolder, check_free
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task, find_task
 from cdpo.training.collect import evaluation
+from cdpo.training.config import run_config, seed_numbers, settings_of, task_of
 from cdpo.training.loop import Record, Trainer
-from cdpo.training.presets import preset
-from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, summarise
-from cdpo.training.settings import PARTS, Settings, idle_options, learner_of, parts_of
+from cdpo.training.presets import build_settings, preset
+from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, returns_note, summarise
+from cdpo.training.settings import Settings
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
-_LARGEST_SEED = 2**31 - 1
 # At decision time a plan is made for one state and not for many: it can be searched for more thoroughly.
 _DECIDING = {"candidates": 64, "elites": 8, "iterations": 3}
 
@@ -210,8 +209,7 @@ class Seed:
             raise UserError(f"an observation of {task.name} has {task.observations} numbers, not shape {seen.shape}")
         shape = (*seen.shape[:-1], task.actions)
         noise = None if deterministic else self._noise.standard_normal(shape).astype(np.float32)
-        middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2
-        return (middle + half * self._policy(seen, noise)).astype(np.float32), state
+        return task.unscaled(self._policy(seen, noise)).astype(np.float32), state
 
     def evaluate(self, episodes: int = 10, *, planner: Planner | None = None) -> np.ndarray:
         """Returns of new episodes by the policy's mode, or by planning, [episodes]."""
@@ -274,9 +272,8 @@ class Model:
                 f"{task.name} has observations of {task.observations} and actions of {task.actions} numbers, "
                 f"not shapes {seen.shape} and {done.shape}"
             )
-        scaled = (done - (task.high + task.low) / 2) / ((task.high - task.low) / 2)
         with jax.default_matmul_precision("float32"):
-            mean, spread = self._belief.predict(jnp.atleast_2d(seen), jnp.atleast_2d(scaled))
+            mean, spread = self._belief.predict(jnp.atleast_2d(seen), jnp.atleast_2d(task.scaled(done)))
         shape = seen.shape
         return np.asarray(mean).reshape(shape), np.asarray(spread).reshape(shape)
 
@@ -397,78 +394,3 @@ def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
         raise UserError(f"{str(checkpoints.parent)!r} holds other seeds than its config.json says; restore a copy")
     told = [{"steps": 0, "iterations": 0, "evaluated": value, "stopped": None} for value in known]
     trainer.restore(0, minds._replace(policy=policy), none, told)
-
-
-def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) -> Settings:
-    """A preset's settings with changes by part, and to the rule by name."""
-    learner = changes.get("learner", "sac")
-    settings = preset(name, task, rule, learner)
-    used = parts_of(type(settings.rule), changes.get("solver", settings.solver), learner)
-    for part in set(changes) & set(PARTS) - set(used):
-        raise UserError(f"{rule} makes no use of the settings of {part} here (it has: {', '.join(used)})")
-    dyna = changes.get("dyna", {})
-    said = dyna if isinstance(dyna, dict) else {n for n, v in vars(settings.dyna).items() if getattr(dyna, n, v) != v}
-    for option in set(said) & set(idle_options(used)):
-        raise UserError(f"{learner_of(used)} learns from the newest rollouts alone and makes no use of dyna's {option}")
-    parts = set(used)
-    own = {name: value for name, value in changes.items() if name not in parts}
-    return settings.changed(rule=own, **{name: value for name, value in changes.items() if name in parts})
-
-
-def seed_numbers(seeds: int, seed: int) -> list[int]:
-    """`seeds` numbers from `seed` on."""
-    if seeds < 1:
-        raise UserError(f"seeds must be at least 1, not {seeds}")
-    if not 0 <= seed <= _LARGEST_SEED - seeds:
-        raise UserError(f"seed must be between 0 and {_LARGEST_SEED - seeds}, not {seed}")
-    return list(range(seed, seed + seeds))
-
-
-def run_config(
-    task: Task, word: str | None, settings: Settings, name: str, seeds: Sequence[int], episodes: int
-) -> dict[str, Any]:
-    """`config.json` of a training run; `word` is what the task can be found by again, None if it was given."""
-    return {
-        "kind": "train",
-        "task": word,
-        "task_name": task.name,
-        "horizon": task.horizon,
-        "agent": settings.rule.name,
-        **{name: getattr(settings, name) for name in ("solver", "learner") if name in settings.parts},
-        "preset": name,
-        "seeds": len(seeds),
-        "seed": seeds[0],
-        "episodes": episodes,
-        "settings": settings.to_json(),
-        "versions": versions(),
-        "hardware": hardware(),
-    }
-
-
-def settings_of(folder: RunFolder) -> Settings:
-    """Of a training run."""
-    config = folder.config
-    if config.get("kind") != "train":
-        raise UserError(f"{str(folder.path)!r} is a run of kind {config.get('kind')!r}, not of training")
-    return Settings.from_json(config.get("settings"))
-
-
-def task_of(folder: RunFolder, *, imports: bool = False) -> Task:
-    """Of a training run, by its name; a module that the folder names is imported only where that is said."""
-    config, where = folder.config, repr(str(folder.path))
-    word, horizon = config.get("task"), config.get("horizon")
-    if not isinstance(word, str):
-        raise UserError(f"{where} was trained on an environment that has no name; use cdpo.load(path, task=...)")
-    module = word.rpartition(":")[0]
-    if module and module not in sys.modules and not imports:
-        raise UserError(
-            f"{where} names {module!r}, which is not imported for a folder; say so: --task or task={word!r}"
-        )
-    task = find_task(word)
-    return task if horizon == task.horizon else find_task(word, horizon=horizon)
-
-
-def returns_note(records: Sequence[Record]) -> str:
-    """The last returns in a few words, for progress."""
-    shown = [record["return"] if record["eval_return"] is None else record["eval_return"] for record in records]
-    return "returns " + " ".join(f"{value:.0f}" for value in shown[:8])

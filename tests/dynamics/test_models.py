@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdpo.dynamics.models import member_models, optimistic_model, reference_model, sampled_models, unscaled
+from cdpo.dynamics.models import member_models, optimistic_model, reference_model, sampled_models
 from cdpo.dynamics.networks import Normaliser
 
 HEADS, D, B = 3, 2, 4
@@ -137,7 +137,8 @@ def test_known_reward_and_end_are_of_actions_in_the_environments_units_and_of_th
     observation, action = inputs(1)
     taken = step(reference_model(belief, 1), observation, action, KEY)
     real = -2 + 3 * (action[..., 0] + 1)
-    np.testing.assert_allclose(unscaled(belief.task, jnp.asarray(action))[..., 0], real, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(belief.task.unscaled(jnp.asarray(action))[..., 0], real, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(belief.task.scaled(belief.task.unscaled(action)), action, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(taken.reward, real + 10 * taken.next[..., 0], rtol=1e-5)
     np.testing.assert_array_equal(taken.terminated, real > 1.5)
     assert 0 < np.sum(taken.terminated) < B

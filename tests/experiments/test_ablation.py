@@ -6,7 +6,7 @@ import pytest
 
 from cdpo.experiments import FIGURES, ablation, reproduce
 from cdpo.experiments.ablation import VARIANTS, WHOLE, cells
-from cdpo.experiments.exploration import SMOKE, rule_settings
+from cdpo.experiments.exploration import rule_settings
 from cdpo.experiments.training import TrainingCell
 from cdpo.progress import Progress
 from cdpo.runs import RunFolder
@@ -79,7 +79,7 @@ def test_every_part_has_a_figure_and_every_variant_is_held_against_the_whole(tmp
 
 
 def test_some_variants_alone_are_run_by_name(tmp_path, monkeypatch):
-    start = rule_settings("inverted-pendulum", "cdpo", SMOKE)
+    start = rule_settings("inverted-pendulum", "cdpo", "smoke")
     changed = start.changed(rule={"kl": 0.3})
     few = [
         TrainingCell("inverted-pendulum", settings, 1, 1, label=label)

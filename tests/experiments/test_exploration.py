@@ -10,7 +10,7 @@ import pytest
 
 from cdpo.cli import _run
 from cdpo.experiments import FIGURES, exploration, reproduce, training
-from cdpo.experiments.exploration import RULES, SMOKE, cells, rule_settings
+from cdpo.experiments.exploration import RULES, cells, rule_settings
 from cdpo.experiments.training import TrainingCell, curves
 from cdpo.progress import Progress
 from cdpo.runs import RunFolder
@@ -22,7 +22,7 @@ FIGURE = FIGURES["exploration"]
 
 def tiny(rule):
     """Two seeds, the random episode and two more; the pole falls after a few steps."""
-    return TrainingCell("inverted-pendulum", rule_settings("inverted-pendulum", rule, SMOKE), episodes=2, seeds=2)
+    return TrainingCell("inverted-pendulum", rule_settings("inverted-pendulum", rule, "smoke"), episodes=2, seeds=2)
 
 
 TINY = [tiny("psrl"), tiny("greedy")]

@@ -8,7 +8,7 @@ import pytest
 
 from cdpo.errors import UserError
 from cdpo.experiments import FIGURES, reproduce
-from cdpo.experiments.exploration import SMOKE, rule_settings
+from cdpo.experiments.exploration import rule_settings
 from cdpo.experiments.scale_out import cluster
 from cdpo.experiments.training import TrainingCell
 from cdpo.progress import Progress
@@ -17,7 +17,7 @@ from cdpo.runs import RunFolder
 HAVE_RAY = importlib.util.find_spec("ray") is not None
 LONG = 60  # episodes: not over when a node is lost
 CELLS = [
-    TrainingCell("inverted-pendulum", rule_settings("inverted-pendulum", rule, SMOKE), episodes, 1)
+    TrainingCell("inverted-pendulum", rule_settings("inverted-pendulum", rule, "smoke"), episodes, 1)
     for rule, episodes in (("cdpo", 1), ("greedy", LONG), ("psrl", LONG))
 ]
 

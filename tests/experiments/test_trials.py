@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cdpo.experiments import FIGURES, exploration, reproduce, trials
-from cdpo.experiments.exploration import RULES, SMOKE, rule_settings
+from cdpo.experiments.exploration import RULES, rule_settings
 from cdpo.experiments.training import TrainingCell
 from cdpo.experiments.trials import draw_trials, settings, trial_rows, trials_of, tuning
 from cdpo.progress import Progress
@@ -32,7 +32,7 @@ def test_every_rule_has_as_many_trials_and_other_seeds_than_are_reported(scale):
             own = [cell for cell in here if cell.settings.rule.name == rule]
             assert len(own) == 3
             assert len({program_of(cell.settings) for cell in own}) == 1  # they run side by side
-            usual = rule_settings(task, rule, SMOKE if scale == "smoke" else {})
+            usual = rule_settings(task, rule, scale)
             assert usual in [cell.settings for cell in own]  # what is the default was tried
 
 
@@ -95,7 +95,7 @@ def test_the_table_of_trials_by_hand(tmp_path, rows):
 
 
 def tiny(deviation):
-    start = rule_settings("inverted-pendulum", "greedy", SMOKE)
+    start = rule_settings("inverted-pendulum", "greedy", "smoke")
     return TrainingCell(
         "inverted-pendulum", start.changed(sac={"deviation": deviation}), 2, 2, seed=7, label=f"deviation {deviation}"
     )

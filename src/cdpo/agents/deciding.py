@@ -52,8 +52,7 @@ class Planner:
 
     def act(self, observation: Any) -> np.ndarray:
         """The action [m] at an observation [d], in the environment's units."""
-        task = self.task
-        return ((task.high + task.low) / 2 + (task.high - task.low) / 2 * self(observation)).astype(np.float32)
+        return self.task.unscaled(self(observation)).astype(np.float32)
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
         """The action [m] in [-1, 1]. Plans know no noise."""

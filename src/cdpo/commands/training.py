@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from cdpo.agents import CDPO, DPI, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, OffPolicy, OnPolicy, Rule
-from cdpo.api import Seed, load, returns_note, run_config, seed_numbers, settings_of, task_of
+from cdpo.api import Seed, load
 from cdpo.commands.base import aligned
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
@@ -29,9 +29,10 @@ from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
 from cdpo.solvers.trpo import TRPOSettings
 from cdpo.tasks import Task, check_task, find_task
+from cdpo.training.config import run_config, seed_numbers, settings_of, task_of
 from cdpo.training.loop import Trainer
 from cdpo.training.presets import preset
-from cdpo.training.run import journal, train
+from cdpo.training.run import journal, returns_note, train
 from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, idle_options, parts_of
 
 STOPPED = 3

@@ -121,7 +121,7 @@ class ModelSet(eqx.Module):
         raw = belief.ensemble.targets.undo(mean)
         size = task.observations
         following = jnp.clip(observation + raw[..., :size], *belief.range)
-        real = unscaled(task, action)
+        real = task.unscaled(action)
         if task.reward is not None:
             reward = task.reward(observation, real, following)
         else:
@@ -151,11 +151,6 @@ def _root(square: Array) -> Array:
     """The square root, with gradient 0 at 0, where heads agree: there that of the plain root is not a number."""
     positive = square > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
-
-
-def unscaled(task: Task, action: Array) -> Array:
-    """An action in [-1, 1] in the environment's units."""
-    return task.low + (action + 1) / 2 * (task.high - task.low)
 
 
 def reference_model(

@@ -13,7 +13,7 @@ from cdpo.experiments.comparison import (
     seed_rows,
     step_rows,
 )
-from cdpo.experiments.exploration import SMOKE, Budget, on_equal_terms
+from cdpo.experiments.exploration import Budget, at_scale, on_equal_terms
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell
 from cdpo.report.figures import save_tables
@@ -61,7 +61,7 @@ def cells(scale: Scale) -> list[TrainingCell]:
     """CDPO and its variants on every task; one that is the task's default is left out there."""
     found = []
     for task, budget in BUDGETS[scale].items():
-        start = preset("default", find_task(task)).changed(**(_tiny() if scale == "smoke" else {}))
+        start = at_scale(preset("default", find_task(task)), scale)
         for label, changes in VARIANTS.items():
             settings = on_equal_terms(start.changed(**changes))
             if (label == WHOLE or settings != start) and (label in _FEW or scale == "paper"):
@@ -95,8 +95,3 @@ def _looks(labels: Sequence[str]) -> dict[str, Look]:
             found[with_bound] = replace(found[with_bound], dashes=())
             found[label] = replace(found[label], colour=found[with_bound].colour)
     return found
-
-
-def _tiny() -> dict[str, Any]:
-    """What the figures at the scale of smoke have in common, by part."""
-    return {"rule": {"models": SMOKE["models"]}, **{part: told for part, told in SMOKE.items() if part != "models"}}

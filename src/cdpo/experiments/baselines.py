@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from cdpo.experiments.comparison import draw_comparison, draw_returns, evaluation_rows, seed_rows
-from cdpo.experiments.exploration import SMOKE, Budget
+from cdpo.experiments.exploration import Budget, at_scale
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell
 from cdpo.report.figures import save_tables
 from cdpo.report.style import agent_label
 from cdpo.tasks import find_task
 from cdpo.training.presets import preset
-from cdpo.training.settings import Settings
 
 MODEL_BASED = ("cdpo", "mbpo", "slbo", "me-trpo", "dpi")
 MODEL_FREE = ("sac", "ppo", "mpo")
@@ -32,7 +31,7 @@ def cells(scale: Scale) -> list[TrainingCell]:
         agents = (*MODEL_BASED, *MODEL_FREE) if scale == "paper" else _FEW
         settings = {agent: preset("default", find_task(task), agent) for agent in agents}
         for own in settings.values():
-            found.append(TrainingCell(task, tiny(own) if scale == "smoke" else own, episodes, seeds))
+            found.append(TrainingCell(task, at_scale(own, scale), episodes, seeds))
         for agent in MODEL_FREE if scale == "paper" else ():
             longer = LONG // find_task(task).horizon
             own = settings[agent].changed(loop={"evaluate": max(1, longer // _EVALUATIONS)})
@@ -49,13 +48,3 @@ def draw(records: Records, folder: Path) -> list[Path]:
         tables = {"long-returns-by-seed": seed_rows(longer), "long-evaluations": evaluation_rows(longer)}
         paths += save_tables(tables, folder)
     return paths
-
-
-def tiny(settings: Settings) -> Settings:
-    """The same agent with what all figures have at the scale of smoke."""
-    told = {part: changes for part, changes in SMOKE.items() if part in settings.parts}
-    return settings.changed(
-        **told,
-        loop={"random": 1, "stretch": 0},
-        rule={"models": SMOKE["models"]} if hasattr(settings.rule, "models") else {},
-    )

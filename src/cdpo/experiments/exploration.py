@@ -3,10 +3,10 @@
 from typing import Any, NamedTuple
 
 from cdpo.agents import CDPO
-from cdpo.api import build_settings
 from cdpo.experiments.figure import Scale
 from cdpo.experiments.training import TrainingCell
 from cdpo.tasks import find_task
+from cdpo.training.presets import preset
 from cdpo.training.settings import Settings
 
 RULES = ("cdpo", "psrl", "hucrl", "greedy")
@@ -25,9 +25,8 @@ BUDGETS: dict[Scale, dict[str, Budget]] = {
     "paper": {"inverted-pendulum": Budget(30, 6), "pusher": Budget(100, 6), "half-cheetah": Budget(100, 6)},
 }
 
-# Learns nothing, and compiles in seconds.
-SMOKE: dict[str, Any] = {
-    "models": 2,
+_SMOKE: dict[str, dict[str, Any]] = {
+    "loop": {"random": 1, "stretch": 0},
     "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
     "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
     "sac": {"hidden": (8,)},
@@ -36,17 +35,24 @@ SMOKE: dict[str, Any] = {
 
 def cells(scale: Scale) -> list[TrainingCell]:
     """Every rule on every task."""
-    changes = SMOKE if scale == "smoke" else {}
     return [
-        TrainingCell(task, rule_settings(task, rule, changes), budget.episodes, budget.seeds)
+        TrainingCell(task, rule_settings(task, rule, scale), budget.episodes, budget.seeds)
         for task, budget in BUDGETS[scale].items()
         for rule in RULES
     ]
 
 
-def rule_settings(task: str, rule: str, changes: dict[str, Any]) -> Settings:
-    """The default preset with `changes`, the same for every rule, on equal terms."""
-    return on_equal_terms(build_settings(find_task(task), rule, "default", changes))
+def rule_settings(task: str, rule: str, scale: Scale) -> Settings:
+    """The default preset, on equal terms."""
+    return on_equal_terms(at_scale(preset("default", find_task(task), rule), scale))
+
+
+def at_scale(settings: Settings, scale: Scale) -> Settings:
+    """The same agent; that of smoke learns nothing, and compiles in seconds."""
+    if scale != "smoke":
+        return settings
+    rule = {"models": 2} if hasattr(settings.rule, "models") else {}
+    return settings.changed(rule=rule, **{part: told for part, told in _SMOKE.items() if part in settings.parts})
 
 
 def on_equal_terms(settings: Settings) -> Settings:

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from cdpo.experiments.baselines import tiny
 from cdpo.experiments.comparison import evaluation_rows, learning_curve, seed_rows
-from cdpo.experiments.exploration import Budget
+from cdpo.experiments.exploration import Budget, at_scale
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell, evaluations
 from cdpo.report.figures import Panel, look_of, save_figure, save_tables, together
@@ -47,7 +46,7 @@ def cells(scale: Scale) -> list[TrainingCell]:
     """Each agent with its default preset."""
     episodes, seeds = BUDGETS[scale]
     settings = [preset("default", find_task(TASK), agent) for agent in AGENTS]
-    return [TrainingCell(TASK, tiny(own) if scale == "smoke" else own, episodes, seeds) for own in settings]
+    return [TrainingCell(TASK, at_scale(own, scale), episodes, seeds) for own in settings]
 
 
 def draw(records: Records, folder: Path) -> list[Path]:

@@ -14,13 +14,13 @@ import jax
 import numpy as np
 
 from cdpo.agents import RULES, Exploration
-from cdpo.api import returns_note, run_config, seed_numbers
 from cdpo.cells import Progress
 from cdpo.report.training.run import Run, losses
 from cdpo.runs import RunFolder
 from cdpo.tasks import Task, find_task
+from cdpo.training.config import run_config, seed_numbers
 from cdpo.training.loop import Record, Trainer, program_of
-from cdpo.training.run import Journal, journal, train_together
+from cdpo.training.run import Journal, journal, returns_note, train_together
 from cdpo.training.settings import Settings
 
 COVERAGE = tuple(f"coverage{level}_{where}" for where in ("test", "new") for level in (50, 90))

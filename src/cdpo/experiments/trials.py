@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from cdpo.experiments.comparison import by_task, evaluation_rows
-from cdpo.experiments.exploration import RULES, SMOKE, Budget, rule_settings
+from cdpo.experiments.exploration import RULES, Budget, rule_settings
 from cdpo.experiments.figure import Records, Scale
 from cdpo.experiments.training import TrainingCell, evaluations
 from cdpo.report.figures import dot, save_figure, save_tables
@@ -77,7 +77,7 @@ SETTINGS: dict[Scale, dict[str, Budget]] = {
 def tuning(scale: Scale) -> list[TrainingCell]:
     """Every rule with as many trials."""
     return [
-        _cell(task, rule_settings(task, rule, _tiny(scale)).changed(**changes), budget, f"{agent_label(rule)}, {label}")
+        _cell(task, rule_settings(task, rule, scale).changed(**changes), budget, f"{agent_label(rule)}, {label}")
         for task, budget in TUNING[scale].items()
         for rule in RULES
         for label, changes in trials_of(rule, task).items()
@@ -97,7 +97,7 @@ def settings(scale: Scale) -> list[TrainingCell]:
     """CDPO with one setting changed at a time; a variant that is the default of a task is left out there."""
     found = []
     for task, budget in SETTINGS[scale].items():
-        start = rule_settings(task, "cdpo", _tiny(scale))
+        start = rule_settings(task, "cdpo", scale)
         for label, change in VARIANTS.items():
             changed = start.changed(**change(start))
             if (label == "default" or changed != start) and (scale != "smoke" or label in _FEW):
@@ -164,7 +164,3 @@ def _mean(record: Mapping[str, Any], key: str) -> float | None:
 
 def _cell(task: str, settings: Settings, budget: Budget, label: str) -> TrainingCell:
     return TrainingCell(task, settings, budget.episodes, budget.seeds, FIRST_SEED, label)
-
-
-def _tiny(scale: Scale) -> dict[str, Any]:
-    return SMOKE if scale == "smoke" else {}

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
 from jax import Array
 
 Environment = gymnasium.Env[Any, Any]
+Numbers = TypeVar("Numbers", np.ndarray, Array)
 Transition = Callable[[Array, Array, Array], Array]
 """A function of s [..., n], a [..., m] and s' [..., n] that gives one number [...]; a in the environment's units."""
 
@@ -54,3 +56,19 @@ class Task:
     def actions(self) -> int:
         """Size m of an action."""
         return len(self.low)
+
+    def scaled(self, action: Numbers) -> Numbers:
+        """Actions [..., m] in the environment's units, in those of policies and models: [-1, 1]."""
+        return (action - self._middle) / self._half
+
+    def unscaled(self, action: Numbers) -> Numbers:
+        """Actions [..., m] in [-1, 1], in the environment's units."""
+        return self._middle + self._half * action
+
+    @cached_property
+    def _middle(self) -> np.ndarray:
+        return (self.high + self.low) / 2
+
+    @cached_property
+    def _half(self) -> np.ndarray:
+        return (self.high - self.low) / 2

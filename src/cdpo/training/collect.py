@@ -98,14 +98,13 @@ class Life:
         """So many steps more, or as many as are left; their rows. Without a policy the noise is what is done."""
         task, first = self._task, self.steps
         d, m = task.observations, task.actions
-        middle, half = (task.high + task.low) / 2, (task.high - task.low) / 2
         if self._observation is None:
             self._observation, _ = self._environment.reset(seed=self._reset)
         while self.steps < first + steps and not self.over:
             noise = None if self._noise is None else self._noise[self.steps]
             action = noise if policy is None else policy(self._observation, noise)
             assert action is not None
-            following, reward, terminated, truncated, _ = self._environment.step(middle + half * action)
+            following, reward, terminated, truncated, _ = self._environment.step(task.unscaled(action))
             row = self._rows[self.steps]
             row[:d] = self._observation
             row[d : d + m] = action

@@ -3,9 +3,9 @@
 from typing import Any
 
 from cdpo.agents import RULES
-from cdpo.errors import unknown
+from cdpo.errors import UserError, unknown
 from cdpo.tasks import Task
-from cdpo.training.settings import Settings, part_of
+from cdpo.training.settings import PARTS, Settings, idle_options, learner_of, part_of, parts_of
 
 PRESETS = ("default", "paper")
 
@@ -252,6 +252,23 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
     # One gradient step of each procedure for every environment step, 20 at a time with rollouts of their own.
     rounds = max(1, task.horizon // _GRADIENT_STEPS)
     return start.changed(**_PAPER).changed(dyna={"rounds": rounds, "updates": _GRADIENT_STEPS})
+
+
+def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) -> Settings:
+    """A preset's settings with changes by part, and to the rule by name."""
+    learner = changes.get("learner", "sac")
+    start = preset(name, task, rule, learner)
+    used = parts_of(type(start.rule), changes.get("solver", start.solver), learner)
+    for part in set(changes) & set(PARTS) - set(used):
+        raise UserError(f"{rule} makes no use of the settings of {part} here (it has: {', '.join(used)})")
+    by_part = {part: value for part, value in changes.items() if part in used}
+    own = {option: value for option, value in changes.items() if option not in used}
+    settings = start.changed(rule=own, **by_part)
+    for option in idle_options(used):
+        if getattr(settings.dyna, option) != getattr(start.dyna, option):
+            newest = f"{learner_of(used)} learns from the newest rollouts alone"
+            raise UserError(f"{newest} and makes no use of dyna's {option}")
+    return settings
 
 
 def _mbpo(start: Settings, task: Task) -> Settings:

@@ -222,3 +222,9 @@ def summarise(folder: RunFolder, trainer: Trainer, wall: float) -> dict[str, Any
         "hardware": hardware(),
         "wall_s": round(wall, 2),
     }
+
+
+def returns_note(records: Sequence[Record]) -> str:
+    """The last returns in a few words, for progress."""
+    shown = [record["return"] if record["eval_return"] is None else record["eval_return"] for record in records]
+    return "returns " + " ".join(f"{value:.0f}" for value in shown[:8])
