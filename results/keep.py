@@ -4,7 +4,8 @@
 
 A figure of many training runs is made in parts, on several machines. `records.jsonl` has a line for each cell, with its
 settings, the commit and the hardware: whatever comes later is joined with it, and takes the place of an older record of
-the same task and name. From these lines all figures and tables are drawn again.
+the same task and name. From these lines all figures and tables are drawn again; episodes of which these read nothing,
+those between the evaluations of runs without a model, are not kept.
 
 Figures share cells. What another figure keeps need not be run again:
 
@@ -14,6 +15,7 @@ Figures share cells. What another figure keeps need not be run again:
 import argparse
 import json
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from cdpo.report.style import house
 from cdpo.runs import RunFolder, write_atomic
 
 _DIGITS = 9  # of what was measured
+_WORLD = {"episode", "env_steps", "return", "eval_return"}  # columns of curves that need no model
 
 
 def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequence[Path] = ()) -> Records:
@@ -43,7 +46,7 @@ def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequen
             raise UserError(f"{str(path)!r} keeps nothing: it has no records.jsonl")
         known = {name: told for name, told in theirs.items() if _same(told, cells.get(name, {}))} | known
     order = list(cells)
-    records = sorted(known.values(), key=lambda record: order.index(_name(record)))
+    records = sorted(map(_thin, known.values()), key=lambda record: order.index(_name(record)))
     into.mkdir(parents=True, exist_ok=True)
     write_atomic(kept, "".join(json.dumps(record) + "\n" for record in records))
     with house():
@@ -84,6 +87,19 @@ def _short(value: Any) -> Any:
     if isinstance(value, list):
         return [_short(each) for each in value]
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _thin(record: dict[str, Any]) -> dict[str, Any]:
+    """Without the episodes of which no figure and no table reads anything."""
+    return record | {"curves": [_read(curve) for curve in record["curves"]]}
+
+
+def _read(curve: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Where a model was, all that it said; else evaluations, and the last episode, which tells how far a seed came."""
+    if curve.keys() - _WORLD:
+        return curve
+    read = [*(value is not None for value in curve["eval_return"][:-1]), True]
+    return {name: list(compress(values, read)) for name, values in curve.items()}
 
 
 def main() -> None:

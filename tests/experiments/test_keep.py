@@ -7,6 +7,7 @@ import pytest
 
 from cdpo.errors import UserError
 from cdpo.experiments import FIGURES
+from cdpo.report.style import house
 from cdpo.runs import RunFolder
 
 SOURCE = Path(__file__).parents[2] / "results" / "keep.py"
@@ -73,6 +74,27 @@ def test_cells_that_another_figure_keeps_are_taken_over_but_replace_nothing(keep
     assert [(each["task"], each["commit"]) for each in records] == [("pusher", "same"), ("half-cheetah", "into")]
     with pytest.raises(UserError, match="keeps nothing"):
         keep("baselines", [], into, "", [tmp_path / "nowhere"])
+
+
+def test_episodes_that_nothing_reads_are_not_kept_and_figures_stay_as_they_are(keep, tmp_path, curve, record):
+    steps, returns = [10, 20, 30, 40, 50, 60], [None, 1.0, None, 3.0, None, None]
+    world = {"episode": [0, 1, 2, 3, 4, 5], "env_steps": steps, "return": [5.0] * 6, "eval_return": returns}
+    never = {name: [] for name in world}
+    models = curve(steps[:3], [None, 2.5])
+    alone = record("sac", [curve([], [])] * 2) | {"curves": [world, never]}
+    told = [record("cdpo", [curve([], [])]) | {"curves": [models]}, alone, alone | {"label": "SAC, longer"}]
+    folder = RunFolder.create(tmp_path / "made", {"figure": "baselines", "versions": {}})
+    for each in told:
+        folder.append(each)
+    kept = keep("baselines", [folder.path], tmp_path / "kept", "aaa")
+    assert kept[0]["curves"] == [models]
+    read = {"episode": [1, 3, 5], "env_steps": [20, 40, 60], "return": [5.0] * 3, "eval_return": [1.0, 3.0, None]}
+    assert [each["curves"] for each in kept[1:]] == [[read, never]] * 2
+    with house():
+        drawn = FIGURES["baselines"].draw(told, tmp_path / "whole")
+    files = [path for path in drawn if path.suffix != ".png"]
+    assert {path.name for path in files} == {path.name for path in (tmp_path / "kept").iterdir()} - {"records.jsonl"}
+    assert all((tmp_path / "kept" / path.name).read_bytes() == path.read_bytes() for path in files)
 
 
 def test_another_figure_is_refused_and_nothing_is_lost(keep, tmp_path):
