@@ -38,6 +38,12 @@ main()
 """
 
 
+@pytest.fixture
+def path(tmp_path) -> Path:
+    """Where a checkpoint goes."""
+    return tmp_path / "state.npz"
+
+
 @pytest.fixture(scope="session")
 def complaint():
     """The message of the UserError that a call must end in: one line, which says what to do."""
