@@ -23,7 +23,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from cdpo.agents.cdpo import CDPO
-from cdpo.agents.planning import Bench, Plan
+from cdpo.agents.model_based import Bench, Plan
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
 from cdpo.report.figures import csv_bytes

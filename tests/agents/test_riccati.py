@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from cdpo.agents import PSRL, RULES, Exploration
-from cdpo.agents.planning import Bench, Plan
+from cdpo.agents.model_based import Bench, Plan
 from cdpo.dynamics.models import reference_model, sampled_models
 from cdpo.dynamics.replay import Replay
 from cdpo.solvers.base import Starts
-from cdpo.solvers.rollouts import values
+from cdpo.solvers.rollouts import model_values
 from cdpo.tasks import find_task
 from cdpo.tasks.lqr import BOUND, START, SYSTEM
 from cdpo.tasks.riccati import finite, linear_return, optimal_return, stationary
@@ -108,7 +108,7 @@ def test_the_ledger_tells_what_the_second_update_gained_on_its_models():
 
 def mean_value(policy, models, starts, bench):
     """The mean of a policy's values over models."""
-    return float(np.mean(values(policy, models, starts, bench.fold(0), bench._kit.discount)))
+    return float(np.mean(model_values(policy, models, starts, bench.fold(0), bench._kit.discount)))
 
 
 def least_costs(seed, episode, count):

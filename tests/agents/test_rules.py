@@ -107,10 +107,11 @@ def learned(rule):
 class Notebook:
     """A bench that solves nothing and writes down what it was asked."""
 
-    def __init__(self, belief, memory=(), iteration=1):
+    def __init__(self, belief, memory=(), iteration=1, lived=0):
         self.belief = belief
         self.memory = memory
         self.iteration = jnp.asarray(iteration, jnp.int32)
+        self.lived = jnp.asarray(lived, jnp.int32)
         self.asked = []
         self.metrics = {}
         self.horizon = 7
@@ -131,10 +132,10 @@ class Notebook:
         return Outlook(jnp.zeros(()), jnp.arange(24.0).reshape(3, 4, 2))
 
 
-def asked(rule, iteration=1, memory=None):
+def asked(rule, iteration=1, memory=None, lived=0):
     """What the rule asks a bench to solve, the policy that it starts with, and its plan."""
     _, mind = begun(rule)
-    bench = Notebook(mind.belief, mind.memory if memory is None else memory, iteration)
+    bench = Notebook(mind.belief, mind.memory if memory is None else memory, iteration, lived)
     plan = rule.improve(mind.policy, bench)
     return bench.asked, mind.policy, plan
 
@@ -207,7 +208,8 @@ def test_mbpo_plans_on_the_heads_that_did_best_on_held_out_rows_as_they_are():
 
 def test_mbpo_lengthens_its_rollouts_by_a_schedule():
     rule = MBPO(models=MODELS, length=2, growing=3, grown=13)
-    lengths = [asked(rule, iteration)[0][0][2].reach for iteration in (1, 3, 4, 5, 8, 12, 13, 99)]
+    thousands = (0, 3, 4.999, 5, 8, 12.999, 13, 99)
+    lengths = [asked(rule, lived=int(1000 * lived))[0][0][2].reach for lived in thousands]
     assert lengths == [2, 2, 2, 3, 4, 6, 7, 7]  # of the 7 that the bench has
 
 
@@ -306,6 +308,7 @@ def test_the_reference_can_be_a_running_average_that_begins_with_the_first_fit()
         expected = jax.tree.map(lambda leaf, factor=factor: factor * leaf, now)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), plan.memory.net, expected)
         same(requests[0][2].reference, plan.memory.net)
+        assert jax.tree.map(jax.typeof, plan.memory) == jax.tree.map(jax.typeof, mind.memory)  # as a checkpoint asks
 
 
 def test_models_can_be_mixes_of_all_heads():

@@ -207,11 +207,13 @@ def test_a_row_keeps_its_place_whoever_serves_it(belief):
     np.testing.assert_allclose(taken.reward, real + 10 * taken.next[..., 0], rtol=1e-5)
 
 
-def test_members_have_noise_of_their_own(toy, linear_ensemble, believe):
+def test_members_have_noise_of_their_own_which_the_calibration_of_the_reference_leaves_alone(
+    toy, linear_ensemble, believe
+):
     task = toy(D, reward=first_action, terminates=large_action)
     ensemble = linear_ensemble(task, np.random.default_rng(2), HEADS, gaussian=True, targets=TARGETS)
     observation, action = (np.repeat(part[:, :1], 4000, axis=1) for part in inputs(1))
-    models = member_models(believe(task, ensemble, noise=1.0), jnp.array([2]))
+    models = member_models(believe(task, ensemble, noise=0.25), jnp.array([2]))
     taken = np.asarray(step(models, observation, action, KEY).next[0])
     deviation = np.asarray(ensemble.read(ensemble.net(jnp.concatenate([observation, action], -1))).deviation[2, 0])
     np.testing.assert_allclose(taken.std(0), deviation * np.asarray(TARGETS.deviation), rtol=0.05)

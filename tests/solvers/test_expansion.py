@@ -77,6 +77,22 @@ def test_all_lengths_are_rolled_each_further_by_a_step(halving):
         np.testing.assert_allclose(futures.discount[length], DISCOUNT ** (1 + length), rtol=1e-5)
 
 
+def test_where_entropy_is_all_that_is_earned_every_length_aims_at_the_same(linear_task, linear_belief, some_policy):
+    task = linear_task(lambda observation, action, following: 0 * following[..., 0])
+    policy, belief = some_policy(task), linear_belief(task, [[[-0.5], [0.0]]] * 3)
+    policy = eqx.tree_at(lambda p: p.net, policy, jax.tree.map(jnp.zeros_like, policy.net))  # the same everywhere
+    entropy = -float(jnp.mean(policy.sample(jnp.zeros((20_000, 1)), jax.random.key(1))[1]))
+    temperature = 0.5
+    lasting = temperature * entropy * DISCOUNT / (1 - DISCOUNT)  # of all that follows the next action
+    batches = some_batches(1.0, shape=(1, 2, 4_000))._replace(reward=jnp.zeros((1, 2, 4_000)))
+    models = sampled_models(belief, 2, "subset", KEY)
+    futures = rolled("steve", policy, models, batches, KEY, steps=STEPS, discount=DISCOUNT)
+    for length in range(1 + STEPS):
+        one = jax.tree.map(lambda leaf, length=length: leaf[length : length + 1], futures)
+        target, _ = expanded_target(policy, critics_that_say((lasting,) * 2), one, jnp.asarray(temperature), FREE, KEY)
+        assert float(jnp.mean(target)) == pytest.approx(lasting, rel=0.02)
+
+
 def test_where_models_agree_the_lengths_are_weighed_by_the_twins_alone(halving):
     policy, belief = halving
     models = sampled_models(belief, 2, "subset", KEY)

@@ -10,7 +10,7 @@ from cdpo.dynamics.networks import Normaliser
 from cdpo.errors import UserError
 from cdpo.solvers.actor_critic import ActorCritic, ActorCriticSettings
 from cdpo.solvers.base import Objective, Size, Trust
-from cdpo.solvers.critics import state_values, values
+from cdpo.solvers.critics import state_values, twin_values
 from cdpo.solvers.dyna import Dyna, DynaSettings
 from cdpo.solvers.mpo import MPO, MPOSettings
 from cdpo.solvers.offpolicy import OffPolicyLearner
@@ -120,7 +120,7 @@ def test_values_go_on_behind_a_rollout_and_nothing_follows_an_end(linear_task, l
     policy, state, _ = solved(name, task, belief, starts_at([[1.0]]), settings, discount=0.8, learner=learner)
     places = jnp.array([[[1.0], [0.5]]])  # of the one model
     if off_policy(name):
-        said = jnp.mean(values(state.critics, policy, places, jnp.zeros((1, 2, 1))), axis=1)[0]
+        said = jnp.mean(twin_values(state.critics, policy, places, jnp.zeros((1, 2, 1))), axis=1)[0]
     else:
         said = state_values(state.critics, policy, places[None])[0, 0]
     expected = [1.8, 1.0] if ends else [5.0]
@@ -141,7 +141,7 @@ def test_values_survive_another_normaliser_and_another_size_of_rewards(linear_ta
 
     def said(state, policy):
         if off_policy(name):
-            return values(state.critics, policy, places, places)
+            return twin_values(state.critics, policy, places, places)
         return state_values(state.critics, policy, places[None])
 
     np.testing.assert_allclose(said(state, policy), scale * said(again, new), rtol=1e-3, atol=1e-4)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from cdpo.dynamics.models import reference_model, sampled_models
 from cdpo.dynamics.replay import Transition
-from cdpo.solvers.rollouts import ahead, foresight, imagine, look_ahead, values
+from cdpo.solvers.rollouts import foresight, imagine, look_ahead, model_values, n_step
 
 KEY = jax.random.key(0)
 STEP = np.array([[[-0.5, 0.2], [0.1, -0.3], [0.4, 0.6]], [[0.3, 0.0], [-0.2, 0.1], [1.0, -1.0]]])
-sums = eqx.filter_jit(ahead)
+sums = eqx.filter_jit(n_step)
 
 
 def reward(observation, action, following):
@@ -96,7 +96,7 @@ def test_a_particle_whose_task_ends_begins_anew_at_a_start(linear_task, linear_b
     task = linear_task(reward, low)
     models = reference_model(linear_belief(task, [[[-0.5], [0.0]]] * 2), 2)  # s' = s / 2: 1, 0.5, 0.25 ends
     policy, starts = some_policy(task), starts_at([[1.0]])
-    run = eqx.filter_jit(lambda key: ahead(imagine(policy, models, starts, key, particles=2, horizon=5), 2, 0.9))
+    run = eqx.filter_jit(lambda key: n_step(imagine(policy, models, starts, key, particles=2, horizon=5), 2, 0.9))
     seen = rollouts(run(KEY))
     for each in np.ndindex(2, 2):
         index = (each[0], slice(None), each[1])
@@ -151,7 +151,7 @@ def test_starts_mix_initial_visited_and_broad_states_by_their_weights(starts_at)
 def test_a_policy_has_a_value_under_each_model_alone(linear_task, linear_belief, some_policy, starts_at):
     task = linear_task(state_reached)
     models = sampled_models(linear_belief(task, [[[9.0], [9.0]], [[0.1], [0.0]], [[-0.5], [0.0]]]), 2, "subset", KEY)
-    found = jax.jit(lambda: values(some_policy(task), models, starts_at([[2.0]]), KEY, 0.8))()
+    found = jax.jit(lambda: model_values(some_policy(task), models, starts_at([[2.0]]), KEY, 0.8))()
     steps = np.arange(foresight(task, 0.8))
     expected = [np.sum(0.8**steps * 2 * growth ** (steps + 1)) for growth in (1.1, 0.5)]
     np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-4)

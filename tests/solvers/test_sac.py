@@ -10,7 +10,7 @@ from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Size, Trust
-from cdpo.solvers.critics import bellman_target, reward_range, values
+from cdpo.solvers.critics import bellman_target, reward_range, twin_values
 from cdpo.solvers.policy import counted, kl_divergence
 from cdpo.solvers.sac import SAC, SACSettings
 
@@ -184,7 +184,7 @@ def test_several_steps_of_the_critics_share_their_targets_and_the_policy_makes_o
         batch = jax.tree.map(lambda x, number=number: x[number], batches)
 
         def loss(critics, batch=batch, number=number):
-            error = values(critics, policy, batch.observation, batch.action) - target[number][:, None]
+            error = twin_values(critics, policy, batch.observation, batch.action) - target[number][:, None]
             return jnp.sum(jnp.mean(error**2, axis=(0, 2)))
 
         change, optimiser = single._network.update(jax.grad(loss)(by_hand), optimiser)

@@ -8,9 +8,9 @@ from cdpo.agents.greedy import Greedy
 from cdpo.agents.hucrl import HUCRL
 from cdpo.agents.mbpo import MBPO
 from cdpo.agents.me_trpo import METRPO
+from cdpo.agents.model_based import Exploration, Kit, ModelBased, ModelMind
 from cdpo.agents.mpo import MPO
 from cdpo.agents.newest import Newest, OnPolicy
-from cdpo.agents.planning import Exploration, Kit, ModelBased, ModelMind
 from cdpo.agents.ppo import PPO
 from cdpo.agents.psrl import PSRL
 from cdpo.agents.replaying import OffPolicy, Replaying

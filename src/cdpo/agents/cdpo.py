@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.agents.planning import Bench, Exploration, Plan
+from cdpo.agents.model_based import Bench, Exploration, Plan
 from cdpo.dynamics.ensemble import Ensemble
 from cdpo.dynamics.models import Belief, ModelSet, reference_model, sampled_models
 from cdpo.errors import UserError
@@ -66,8 +66,8 @@ class CDPO(Exploration):
             now = _first(bench.belief.ensemble)
             last = bench.memory.renormalised(now.inputs, now.targets)
             kept = jnp.where(bench.iteration > 1, _KEPT, 0.0)
-            average = jax.tree.map(lambda old, new: kept * old + (1 - kept) * new, last, now)
-            return reference_model(bench.belief, self.models, heads, net=average.net), average
+            net = jax.tree.map(lambda old, new: kept * old + (1 - kept) * new, last.net, now.net)
+            return reference_model(bench.belief, self.models, heads, net=net), eqx.tree_at(lambda e: e.net, now, net)
         return reference_model(bench.belief, self.models, heads), ()
 
     def _bound(self, iteration: Array) -> Array:

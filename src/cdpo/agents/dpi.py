@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from cdpo.agents.planning import Bench, Exploration, Plan
+from cdpo.agents.model_based import Bench, Exploration, Plan
 from cdpo.dynamics.models import reference_model
 from cdpo.solvers.base import Trust
 from cdpo.solvers.policy import Policy
@@ -17,6 +17,8 @@ class DPI(Exploration):
     name = part = "dpi"
     uses = ("loop", "ensemble", "mpc")
 
+    models: int = 1
+    """Models that are planned on at once, with a critic each; all are the reference."""
     kl: float = 0.1
     """Bound of the trust region, E KL(pi_t || pi_{t-1})."""
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cdpo.agents.planning import Bench, Exploration, Plan
+from cdpo.agents.model_based import Bench, Exploration, Plan
 from cdpo.dynamics.models import reference_model
 from cdpo.solvers.policy import Policy
 

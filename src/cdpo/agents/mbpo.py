@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cdpo.agents.planning import Bench, Exploration, Kit, Plan
+from cdpo.agents.model_based import Bench, Exploration, Kit, Plan
 from cdpo.dynamics.ensemble import Ensemble
 from cdpo.dynamics.models import member_models, reference_model
 from cdpo.errors import UserError
@@ -27,12 +27,12 @@ class MBPO(Exploration):
     length: int = 1
     """Steps of a rollout at first; they grow to dyna.horizon."""
     growing: int = 20
-    """The last iteration with rollouts as short as at first."""
+    """Thousands of real steps after which rollouts begin to grow."""
     grown: int = 100
-    """The first iteration with rollouts of dyna.horizon steps."""
+    """Thousands of real steps after which they have dyna.horizon steps."""
 
     def __post_init__(self) -> None:
-        """What grows does so in some iterations."""
+        """What grows does so in some steps."""
         super().__post_init__()
         if self.grown <= self.growing:
             raise UserError(f"mbpo.grown must be above mbpo.growing, {self.growing}, not {self.grown}")
@@ -46,16 +46,16 @@ class MBPO(Exploration):
 
     def improve(self, policy: Policy, bench: Bench) -> Plan:
         """pi = solve(pi, {elites}, V), on rollouts of the scheduled length."""
-        reach = self.scheduled(bench.iteration, bench.horizon)
+        reach = self.scheduled(bench.lived, bench.horizon)
         models = member_models(bench.belief, elites(bench.belief.ensemble, self.models), reach)
         policy = bench.solve(policy, models, Trust.off(policy, 1), as_="pi")
         bench.metrics["rollout_length"] = reach
         return Plan(policy, policy, reference_model(bench.belief, 1))
 
-    def scheduled(self, iteration: Array, longest: int) -> Array:
-        """Steps of rollouts at an iteration: linear in between, rounded down."""
-        span = self.grown - self.growing
-        return self.length + (longest - self.length) * jnp.clip(iteration - self.growing, 0, span) // span
+    def scheduled(self, lived: Array, longest: int) -> Array:
+        """Steps of rollouts after so many real ones: linear in between, rounded down."""
+        span = 1000 * (self.grown - self.growing)
+        return self.length + (longest - self.length) * jnp.clip(lived - 1000 * self.growing, 0, span) // span
 
 
 def elites(ensemble: Ensemble, count: int) -> Array:

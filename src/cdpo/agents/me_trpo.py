@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from cdpo.agents.planning import Bench, Exploration, Kit, Plan
+from cdpo.agents.model_based import Bench, Exploration, Kit, Plan
 from cdpo.dynamics.models import member_models, reference_model
 from cdpo.solvers.base import Solver, Trust
 from cdpo.solvers.policy import Policy

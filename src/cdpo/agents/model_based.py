@@ -27,7 +27,7 @@ from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Size, Solver, Starts, Trust
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.rollouts import Outlook, foresight, look_ahead, values
+from cdpo.solvers.rollouts import Outlook, foresight, look_ahead, model_values
 from cdpo.tasks import Task
 
 JUDGED = 512  # states at which models and policies are compared
@@ -122,6 +122,11 @@ class Bench:
     def state(self) -> Any:
         """The solver's, after all updates so far."""
         return self._state
+
+    @property
+    def lived(self) -> Array:
+        """Real steps so far."""
+        return self._starts.visited.size
 
     @property
     def horizon(self) -> int:
@@ -246,7 +251,7 @@ class Kit(eqx.Module):
     @program
     def gain(self, policy: Policy, last: Policy, models: ModelSet, starts: Starts, key: Array) -> Array:
         """The difference of two policies' values, mean over the models."""
-        after, before = (values(each, models, starts, key, self.discount) for each in (policy, last))
+        after, before = (model_values(each, models, starts, key, self.discount) for each in (policy, last))
         return jnp.mean(after - before)
 
     @program
@@ -337,8 +342,8 @@ class ModelBased(Agent):
 
     def _ledger(self, last: Policy, plan: Plan, bench: Bench) -> Metrics:
         """Delta(t) = V_{q_t} - V_{pi_{t-1}} under the reference, what was spent of the trust region, and for what."""
-        value_last = bench.look(last, plan.model).value
         seen = bench.look(plan.reference, plan.model) if plan.outlook is None else plan.outlook
+        value_last = seen.value if plan.reference is last else bench.look(last, plan.model).value
         entry = {"value_last": value_last, "value_q": seen.value, "improvement": seen.value - value_last}
         if plan.trust is not None:
             spent = plan.trust.spent(plan.policy, seen.states[2])

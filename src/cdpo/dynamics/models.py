@@ -97,8 +97,9 @@ class ModelSet(eqx.Module):
             spread = _root(jnp.mean(difference**2, axis=1))
             mean = mean + self.optimism * self.belief.calibration.scale * spread * choice
         if reference.deviation is not None:
-            noise = self.belief.calibration.noise * reference.deviation
-            mean = mean + noise * jax.random.normal(jax.random.fold_in(key, 0), mean.shape)
+            # The calibration is about the reference; members that take its place have the noise they were fitted with.
+            noise = 1.0 if self.switching else self.belief.calibration.noise
+            mean = mean + noise * reference.deviation * jax.random.normal(jax.random.fold_in(key, 0), mean.shape)
         return self._finish(observation, action, mean, reference, jax.random.fold_in(key, 1))
 
     def _apart(self, seen: Array, reference: Array) -> Array:

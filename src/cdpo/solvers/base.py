@@ -63,6 +63,11 @@ class Trust(eqx.Module):
         """What the KL weighs in a Lagrangian: nothing where there is no constraint."""
         return jnp.where(self.active, jnp.exp(log_multiplier), 0.0)
 
+    @staticmethod
+    def lagrangian(loss: Array, spent: Array, multiplier: Array) -> Array:
+        """Of a loss, of the same size whatever the multiplier is."""
+        return (loss + multiplier * spent) / (1 + multiplier)
+
     def adapted(self, log_multiplier: Array, spent: Array, rate: float) -> Array:
         """Its logarithm after a step: up where more is spent than the bound, down where less."""
         excess = jnp.clip(spent / self.bound - 1, -1.0, 1.0)
@@ -150,7 +155,7 @@ class Solver(Protocol):
 
     @property
     def settings(self) -> Any:
-        """Its own, which say at least how long rollouts are, `horizon`."""
+        """Its own."""
 
     def begin(self, policy: Policy, models: int, key: Array) -> Any:
         """The state that survives updates, iterations and checkpoints."""

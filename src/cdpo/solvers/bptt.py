@@ -121,8 +121,7 @@ class BPTT(NamedTuple):
         off = path.average(noise_error(path.log_deviation, settings.deviation), discount)
         spent = path.average(path.kl, discount)
         multiplier = trust.multiplier(state.log_multiplier)
-        # Of the same size whatever the multiplier is.
-        return (multiplier * spent + off - gain) / (1 + multiplier), (path, returns)
+        return trust.lagrangian(off - gain, spent, multiplier), (path, returns)
 
     def _watched(self, policy: Policy, state: Memory, objective: Objective, key: Array) -> Memory:
         """With the multiplier that follows: rollouts begin anywhere, but the bound is one over states of q."""

@@ -39,7 +39,7 @@ def critic_inputs(policy: Policy, observation: Array, action: Array) -> Array:
     return jnp.concatenate([policy.inputs(policy.task.features(observation)), action], axis=-1)
 
 
-def values(critics: MLP, policy: Policy, observation: Array, action: Array) -> Array:
+def twin_values(critics: MLP, policy: Policy, observation: Array, action: Array) -> Array:
     """Q of both twins of each model on its own batch, [M, B] -> [M, 2, B]."""
     return critics(critic_inputs(policy, observation, action)[:, None])[..., 0]
 
@@ -55,6 +55,7 @@ class Futures(NamedTuple):
     reward: Array  # [L, E, K, M, B], discounted sum, the transition's own among it
     next: Array  # [L, E, K, M, B, d]
     discount: Array  # [L, E, K, M, B], of what follows: 0 where the task ended
+    entropy: Array  # [L, E, K, M, B], discounted sum, of what the policy did on the way
 
 
 def bellman_target(
@@ -66,7 +67,7 @@ def bellman_target(
     entropy still to come is clipped with it; that of the next step is not.
     """
     action, density = policy.sample(batches.next, key)
-    following = jnp.min(values(targets, policy, by_model(batches.next), by_model(action)), axis=1)
+    following = jnp.min(twin_values(targets, policy, by_model(batches.next), by_model(action)), axis=1)
     following = jnp.moveaxis(following.reshape(density.shape[1], density.shape[0], -1), 1, 0)
     following = jnp.clip(following, bounds[0], bounds[1]) - temperature * density
     return batches.reward + batches.discount * following
@@ -75,7 +76,8 @@ def bellman_target(
 def expanded_target(
     policy: Policy, targets: MLP, futures: Futures, temperature: Array, bounds: Array, key: Array
 ) -> tuple[Array, Array]:
-    """Mixed over the futures, [K, M, B]; and the mean length by which they were."""
+    """Mixed over the futures, [K, M, B], entropy on the way among rewards; and the mean length by which they were."""
+    futures = futures._replace(reward=futures.reward + temperature * futures.entropy)
     apart = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0)[:, :, None], targets)  # each twin, as if it were both
 
     def each(one: Futures) -> Array:  # the same noise in all of them: they are to differ by model and twin alone

@@ -16,7 +16,7 @@ from cdpo.solvers.expansion import Expansion, expand
 from cdpo.solvers.offpolicy import OffPolicyLearner
 from cdpo.solvers.onpolicy import OnPolicyLearner
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.rollouts import ahead, imagine
+from cdpo.solvers.rollouts import imagine, n_step
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class Dyna(NamedTuple):
             return imagine(policy, models, starts, key, **shape)
 
         def recalled(taken: Transition) -> Experience:
-            return jax.tree.map(by_model, ahead(taken, settings.returns, objective.discount, models.reach))
+            return jax.tree.map(by_model, n_step(taken, settings.returns, objective.discount, models.reach))
 
         def round_(carry: tuple, number: Array) -> tuple[tuple, Metrics]:
             policy, state, past = carry
             fresh, pick, learn = jax.random.split(jax.random.fold_in(key, number), 3)
             taken = imagined(policy, fresh)
             if isinstance(self.learner, OnPolicyLearner):
-                new, counts = ahead(taken, 1, objective.discount), None
+                new, counts = n_step(taken, 1, objective.discount), None
                 policy, state, metrics = self.learner.learn(policy, state, taken, objective, learn)
             else:
                 new, counts = recalled(taken), None

@@ -52,16 +52,17 @@ def futures(policy: Policy, models: ModelSet, batch: Experience, key: Array, *, 
 
     def step(now: Futures, key: Array) -> tuple[Futures, Futures]:
         act, move = jax.random.split(key)
-        action, _ = policy.sample(now.next, act)
+        action, density = policy.sample(now.next, act)
         following, reward, terminated = models.step(now.next, action, move)
         goes_on = now.discount > 0
         later = Futures(
             now.reward + jnp.where(goes_on, now.discount * reward, 0.0),
             jnp.where(goes_on[..., None], following, now.next),
             now.discount * discount * (1 - terminated),
+            now.entropy - jnp.where(goes_on, now.discount * density, 0.0),
         )
         return later, later
 
-    begin = Futures(batch.reward, batch.next, batch.discount)
+    begin = Futures(batch.reward, batch.next, batch.discount, jnp.zeros_like(batch.reward))
     _, later = jax.lax.scan(step, begin, jax.random.split(key, steps))
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), begin, later)

@@ -47,7 +47,7 @@ class Learner(eqx.Module):
 
     @abstractmethod
     def beyond(self, state: Any, policy: Policy, states: Array) -> Array:
-        """What follows states [M, B, d] if the policy's mode acts there, [M, B], each by the critics of its model."""
+        """What follows states [M, B, d] if the policy acts there, [M, B], each by the critics of its model."""
 
     def fresh(self, policy: Policy, state: Any) -> Any:
         """At the beginning of another problem, whose gradients may be of quite another size for the policy."""
@@ -94,7 +94,6 @@ class Learner(eqx.Module):
             there = Gaussian(*(part[rows:] for part in everywhere))
             value, told = loss(acting, here)
             spent = jnp.mean(counted(kl_divergence(there, chosen)))
-            # Of the same size whatever the multiplier is.
-            return (value + multiplier * spent) / (1 + multiplier), (told, spent)
+            return trust.lagrangian(value, spent, multiplier), (told, spent)
 
         return lagrangian, multiplier

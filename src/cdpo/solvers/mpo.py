@@ -12,7 +12,7 @@ from jax import Array
 from cdpo.dynamics.networks import MLP, rescale_inputs
 from cdpo.dynamics.replay import Experience
 from cdpo.solvers.base import Metrics, Objective, Size
-from cdpo.solvers.critics import Futures, by_model, values
+from cdpo.solvers.critics import Futures, by_model, twin_values
 from cdpo.solvers.offpolicy import OffPolicyLearner, TwinSettings
 from cdpo.solvers.policy import Gaussian, Policy, kl_divergence, log_density
 
@@ -112,7 +112,7 @@ class MPO(OffPolicyLearner):
         noise = jax.random.normal(second, (settings.samples, *old.mean.shape))
         raw = old.mean + jnp.exp(old.log_deviation) * noise
         places = jnp.broadcast_to(batch.observation, (settings.samples, *batch.observation.shape))
-        value = jnp.min(values(state.critics, policy, by_model(places), by_model(jnp.tanh(raw))), axis=1)
+        value = jnp.min(twin_values(state.critics, policy, by_model(places), by_model(jnp.tanh(raw))), axis=1)
         value = jnp.moveaxis(value.reshape(value.shape[0], settings.samples, -1), 0, 1)  # [samples, M, B]
         share = jax.nn.softmax(value / jnp.exp(state.log_temperature), axis=0)
         weights = jnp.exp(state.log_weights)

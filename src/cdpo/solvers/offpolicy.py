@@ -19,7 +19,7 @@ from cdpo.solvers.critics import (
     expanded_target,
     reward_range,
     same_values,
-    values,
+    twin_values,
 )
 from cdpo.solvers.learner import Learner, LearnerSettings
 from cdpo.solvers.policy import Policy
@@ -73,7 +73,7 @@ class OffPolicyLearner(Learner):
     def beyond(self, state: Any, policy: Policy, states: Array) -> Array:
         """What follows states [M, B, d] if the policy's mode acts there, [M, B], by the lower of the target critics."""
         action = jnp.tanh(policy(states).mean)
-        return state.scale * jnp.min(values(state.targets, policy, states, action), axis=1)
+        return state.scale * jnp.min(twin_values(state.targets, policy, states, action), axis=1)
 
     def _begun(self, policy: Policy, models: int, key: Array) -> dict[str, Any]:
         """What every state of such a learner has: untrained critics."""

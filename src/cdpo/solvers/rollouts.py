@@ -35,7 +35,7 @@ def imagine(
     return jax.lax.scan(step, begin, jax.random.split(rest, horizon))[1]
 
 
-def ahead(taken: Transition, steps: int, discount: float | Array, length: Array | None = None) -> Experience:
+def n_step(taken: Transition, steps: int, discount: float | Array, length: Array | None = None) -> Experience:
     """Transitions with time as the leading axis, each with the discounted rewards of `steps` from there on.
 
     Less where the rollout, or the first `length` steps of it, or the task ends before.
@@ -107,7 +107,7 @@ def look_ahead(
     return Outlook(value, jnp.take_along_axis(places, index[..., None], axis=1))
 
 
-def values(policy: Policy, models: ModelSet, starts: Starts, key: Array, discount: float) -> Array:
+def model_values(policy: Policy, models: ModelSet, starts: Starts, key: Array, discount: float) -> Array:
     """What a policy expects under each of the models alone, [M]; with the same key the noise is the same for all."""
     steps = foresight(models.belief.task, discount)
 

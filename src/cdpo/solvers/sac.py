@@ -11,7 +11,7 @@ from jax import Array
 from cdpo.dynamics.networks import MLP
 from cdpo.dynamics.replay import Experience
 from cdpo.solvers.base import Metrics, Objective
-from cdpo.solvers.critics import Futures, values
+from cdpo.solvers.critics import Futures, twin_values
 from cdpo.solvers.offpolicy import OffPolicyLearner, TwinSettings
 from cdpo.solvers.policy import Gaussian, Policy, squashed
 
@@ -84,7 +84,7 @@ class SAC(OffPolicyLearner):
 
         def loss(acting: Policy, here: Gaussian) -> tuple[Array, tuple[Array, Array]]:
             action, density = squashed(here, second, parts)
-            gain = jnp.min(values(state.critics, acting, batch.observation, action), axis=1)
+            gain = jnp.min(twin_values(state.critics, acting, batch.observation, action), axis=1)
             # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
             noise = jnp.mean(here.log_deviation[..., :parts])
             return jnp.mean(temperature * density - gain), (noise, -jnp.mean(density))
@@ -98,4 +98,5 @@ class SAC(OffPolicyLearner):
         change, optimiser = self._temperature.update(slack, state.temperature_optimiser)
         log_temperature = optax.apply_updates(state.log_temperature, change)
         state = state._replace(log_temperature=log_temperature, temperature_optimiser=optimiser)
-        return policy, state, metrics | {"log_deviation": noise, "temperature": temperature, "multiplier": multiplier}
+        told = {"log_deviation": noise, "entropy": entropy, "temperature": temperature, "multiplier": multiplier}
+        return policy, state, metrics | told

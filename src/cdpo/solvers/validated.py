@@ -9,7 +9,7 @@ from jax import Array
 from cdpo.dynamics.models import ModelSet
 from cdpo.solvers.base import Metrics, Objective, Size, Solver, Starts
 from cdpo.solvers.policy import Policy
-from cdpo.solvers.rollouts import values
+from cdpo.solvers.rollouts import model_values
 
 
 class Validated(NamedTuple):
@@ -45,7 +45,7 @@ class Validated(NamedTuple):
 
         def validated(policy: Policy) -> Array:
             """Always with the same noise, so that policies alone make the difference."""
-            return values(policy, models, starts, judged, objective.discount)
+            return model_values(policy, models, starts, judged, objective.discount)
 
         def solved(policy: Policy, state: Any, number: Array) -> tuple[Policy, Any, Metrics]:
             return self.solver(
