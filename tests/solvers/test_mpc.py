@@ -102,7 +102,7 @@ def test_states_after_an_end_are_no_lesson_and_plans_begin_anew(linear_task, lin
     assert told["imagined_ends"] == 1
 
 
-def test_values_stay_within_what_rewards_can_add_up_to(linear_task, linear_belief, some_policy):
+def test_values_stay_within_what_rewards_can_add_up_to(linear_task, linear_belief, some_policy, starts_at):
     task = linear_task(steered)
     models = reference_model(linear_belief(task, [[[0.0], [0.5]]]), 1)
     policy, mpc = some_policy(task), MPC(MPCSettings(**TINY))
@@ -111,13 +111,35 @@ def test_values_stay_within_what_rewards_can_add_up_to(linear_task, linear_belie
     targets = eqx.tree_at(lambda net: net.biases[-1], state.critics.targets, jnp.full((1, 1), -1e6))
     absurd = state._replace(critics=state.critics._replace(targets=targets))
     np.testing.assert_array_equal(mpc.beyond(absurd, policy, jnp.ones((1, 3, 1))), 0)  # nothing was seen to be paid
-    begin = jnp.linspace(-1, 1, 8).reshape(1, 8, 1)
-    after, _ = jax.jit(lambda state: mpc._fitted(state, policy, models, objective, begin, KEY))(absurd)
-    path = roll_out(policy, policy, models, begin, KEY, 3)
+    begin, starts = jnp.linspace(-1, 1, 8).reshape(1, 8, 1), starts_at([[0.0]])
+    after, _, _ = jax.jit(lambda state: mpc._fitted(state, policy, models, objective, starts, begin, KEY))(absurd)
+    path = roll_out(policy, policy, models, begin, jax.random.split(KEY, 3)[0], 3)
     np.testing.assert_allclose(after.bounds, [10 * jnp.min(path.reward), 0.0], rtol=1e-4)
     np.testing.assert_array_equal(mpc.beyond(after, policy, jnp.ones((1, 3, 1))), after.bounds[0])
     returns = absurd.having_seen(path, 0.9).returns(path, policy, 0.9, 0.8)
     assert np.all(np.asarray(returns) >= after.bounds[0] - 1e-3)
+
+
+@pytest.mark.parametrize(("rolled", "anew"), [(3, 1.0), (12, 0.25), (3_000_000, 0.0)])
+def test_rollouts_of_critics_go_on_where_the_last_ones_came_and_some_begin_anew(
+    linear_task, linear_belief, some_policy, starts_at, rolled, anew
+):
+    task = linear_task(steered)
+    models = reference_model(linear_belief(task, [[[1.0], [0.0]]]), 1)  # s' = 2 s
+    policy, mpc = some_policy(task), MPC(MPCSettings(**TINY, rolled=rolled))
+    objective, begin = Objective(0.9, Trust.off(policy, 4)), jnp.ones((1, 400, 1))
+    _, walked, _ = mpc._fitted(mpc.begin(policy, 1, KEY), policy, models, objective, starts_at([[-7.0]]), begin, KEY)
+    assert set(np.unique(walked)) <= {-7.0, 8.0}
+    assert np.mean(np.asarray(walked) == -7.0) == pytest.approx(anew, abs=0.05)
+
+
+def test_rollouts_of_critics_that_ended_begin_anew(linear_task, linear_belief, some_policy, starts_at):
+    task = linear_task(steered, lambda observation, action, following: following[..., 0] > 1)
+    models = reference_model(linear_belief(task, [[[1.0], [0.0]]]), 1)
+    policy, mpc = some_policy(task), MPC(MPCSettings(**TINY, rolled=3_000_000))
+    objective, begin = Objective(0.9, Trust.off(policy, 4)), jnp.array([[[1.0], [-1.0]]])
+    _, walked, _ = mpc._fitted(mpc.begin(policy, 1, KEY), policy, models, objective, starts_at([[-7.0]]), begin, KEY)
+    np.testing.assert_array_equal(walked, [[[-7.0], [-8.0]]])
 
 
 # --- settings
@@ -134,6 +156,7 @@ def test_values_stay_within_what_rewards_can_add_up_to(linear_task, linear_belie
         ({"elites": 0}, "mpc.elites must be at least 1"),
         ({"elites": 17}, "mpc.elites must be at most the 16 candidates, not 17"),
         ({"particles": 0}, "mpc.particles must be at least 1"),
+        ({"rolled": 0}, "mpc.rolled must be at least 1"),
         ({"updates": 0}, "mpc.updates must be at least 1"),
         ({"critic_steps": 0}, "mpc.critic_steps must be at least 1"),
         ({"reach": 0.0}, "mpc.reach must be above 0"),

@@ -48,7 +48,9 @@ class MPCSettings(PlanSettings, CriticSettings, StartSettings):
     batch: int = 256
     """Planned steps in a batch."""
     particles: int = 32
-    """Rollouts of each model from which critics learn after a gradient step of the policy."""
+    """Rollouts of each model from which critics learn, `horizon` steps after each gradient step of the policy."""
+    rolled: int = 100
+    """Steps, on average, after which such a rollout begins anew: critics must know where the policy itself leads."""
     deviation: float = 0.2
     """Standard deviation of every part of an action, before squashing, that is held at every state."""
     multiplier_rate: float = 0.1
@@ -67,6 +69,15 @@ class Lesson(NamedTuple):
     states: Array  # [B, d]
     mean: Array  # [B, m], of actions before squashing
     weight: Array  # [B], 1.0, or 0.0 after an end
+
+
+class Learning(NamedTuple):
+    """What gradient steps change."""
+
+    policy: Policy
+    optimiser: Any
+    state: Memory
+    walked: Array  # [M, particles, d], where the rollouts of critics have come
 
 
 class MPC(NamedTuple):
@@ -104,22 +115,24 @@ class MPC(NamedTuple):
         blank = jax.eval_shape(lambda: self._planned(policy, models, objective, starts, state, key)[1])
         lessons = jax.tree.map(lambda leaf: jnp.zeros((kept, *leaf.shape)), blank)
 
-        def round_(carry: tuple[tuple[Policy, Any, Memory], Lesson], number: Array) -> tuple[tuple, Metrics]:
-            (policy, optimiser, state), lessons = carry
+        def round_(carry: tuple[Learning, Lesson], number: Array) -> tuple[tuple, Metrics]:
+            learning, lessons = carry
+            policy, _, state, _ = learning
             plan, learn = jax.random.split(jax.random.fold_in(key, number))
             policy, new, told = self._planned(policy, models, objective, starts, state, plan)
             lessons = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), lessons, new)
             update = partial(self._update, lessons, jnp.minimum(number + 1, kept), models, objective, starts)
-            learning, metrics = jax.lax.scan(
-                update, (policy, optimiser, state), jax.random.split(learn, settings.updates)
-            )
+            learning = learning._replace(policy=policy)
+            learning, metrics = jax.lax.scan(update, learning, jax.random.split(learn, settings.updates))
             return (learning, lessons), told | jax.tree.map(jnp.mean, metrics)
 
-        learning = policy, self._descent.init(eqx.filter(policy.net, eqx.is_array)), state
-        ((policy, _, state), _), metrics = jax.lax.scan(round_, (learning, lessons), jnp.arange(settings.rounds))
-        policy, share = step_back(policy, objective.trust)
+        optimiser = self._descent.init(eqx.filter(policy.net, eqx.is_array))
+        begin = starts.draw(jax.random.fold_in(key, settings.rounds), (models.count, settings.particles))
+        learning = Learning(policy, optimiser, state, begin)
+        (learning, _), metrics = jax.lax.scan(round_, (learning, lessons), jnp.arange(settings.rounds))
+        policy, share = step_back(learning.policy, objective.trust)
         last = jax.tree.map(lambda leaf: leaf[-1], metrics)
-        return policy, state, last | {"kept": share}
+        return policy, learning.state, last | {"kept": share}
 
     def _planned(
         self, policy: Policy, models: ModelSet, objective: Objective, starts: Starts, state: Memory, key: Array
@@ -166,13 +179,13 @@ class MPC(NamedTuple):
         models: ModelSet,
         objective: Objective,
         starts: Starts,
-        carry: tuple[Policy, Any, Memory],
+        learning: Learning,
         key: Array,
-    ) -> tuple[tuple[Policy, Any, Memory], Metrics]:
+    ) -> tuple[Learning, Metrics]:
         """A gradient step of the policy towards the first `filled` of lessons [kept, B], and some of the critics."""
         settings, trust = self.settings, objective.trust
-        policy, optimiser, state = carry
-        pick, look, draw, roll = jax.random.split(key, 4)
+        policy, optimiser, state, walked = learning
+        pick, look, walk = jax.random.split(key, 3)
         block = lessons.weight.shape[1]
         place = jax.random.randint(pick, (settings.batch,), 0, filled * block)
         batch = jax.tree.map(lambda leaf: leaf[place // block, place % block], lessons)
@@ -187,31 +200,40 @@ class MPC(NamedTuple):
             imitation = jnp.sum(batch.weight * error) / jnp.maximum(jnp.sum(batch.weight), 1.0)
             off = jnp.mean(noise_error(here.log_deviation, settings.deviation))
             spent = jnp.mean(counted(kl_divergence(there, chosen)))
-            # Of the same size whatever the multiplier is.
-            total = (imitation + off + multiplier * spent) / (1 + multiplier)
+            total = trust.lagrangian(imitation + off, spent, multiplier)
             return total, (imitation, jnp.mean(here.log_deviation), spent)
 
         (_, (imitation, noise, spent)), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(policy.net)
         change, optimiser = self._descent.update(gradient, optimiser)
         policy = eqx.tree_at(lambda p: p.net, policy, eqx.apply_updates(policy.net, change))
-        state, told = self._fitted(
-            state, policy, models, objective, starts.draw(draw, (models.count, settings.particles)), roll
-        )
+        state, walked, told = self._fitted(state, policy, models, objective, starts, walked, walk)
         adapted = trust.adapted(state.log_multiplier, spent, settings.multiplier_rate)
         state = state._replace(log_multiplier=adapted)
         told |= {"imitation": imitation, "log_deviation": noise, "multiplier": multiplier}
-        return (policy, optimiser, state), told
+        return Learning(policy, optimiser, state, walked), told
 
     def _fitted(
-        self, state: Memory, policy: Policy, models: ModelSet, objective: Objective, begin: Array, key: Array
-    ) -> tuple[Memory, Metrics]:
-        """With critics, if there are any, that learned from rollouts of the policy."""
+        self,
+        state: Memory,
+        policy: Policy,
+        models: ModelSet,
+        objective: Objective,
+        starts: Starts,
+        walked: Array,
+        key: Array,
+    ) -> tuple[Memory, Array, Metrics]:
+        """With critics, if there are any, that learned from rollouts as they went on; and how far these came."""
         settings, (discount, trust) = self.settings, objective
         if state.critics is None:
-            return state, {}
-        path = roll_out(policy, trust.centre, models, begin, key, settings.horizon)
+            return state, walked, {}
+        roll, draw, choose = jax.random.split(key, 3)
+        path = roll_out(policy, trust.centre, models, walked, roll, settings.horizon)
         state = state.having_seen(path, discount)
-        return state.fitted(policy, path, state.returns(path, policy, discount, settings.trace), settings)
+        state, told = state.fitted(policy, path, state.returns(path, policy, discount, settings.trace), settings)
+        anew = jax.random.uniform(choose, walked.shape[:-1]) < settings.horizon / settings.rolled
+        anew = (path.alive[-1] == 0) | anew
+        walked = jnp.where(anew[..., None], starts.draw(draw, anew.shape), path.states[-1])
+        return state, walked, told
 
 
 def _split(count: int) -> tuple[slice, slice]:
