@@ -202,6 +202,11 @@ def test_only_what_the_learner_is_told_is_kept(learner):
     }
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_dpi_does_not_repeat_its_one_model(name):
+    assert preset(name, find_task("pusher"), "dpi").rule.models == 1
+
+
 def test_a_learner_has_a_preset_of_its_own():
     for task in (TASKS["pendulum-swingup"], TASKS["half-cheetah"]):
         rounds = {learner: preset("default", task, learner=learner).dyna.rounds for learner in LEARNERS}
