@@ -276,8 +276,9 @@ def test_the_same_noise_is_too_little_or_too_much_by_the_entropy_that_is_to_be_h
     sac = SAC(dataclasses.replace(PLAIN, holds="entropy", negentropy=negentropy))
     state = sac.begin(policy, M, KEY)
     noisy = eqx.tree_at(lambda p: p.net.biases[-1], policy, policy.net.biases[-1].at[1].set(-2.0))
-    _, after, _ = sac.update(noisy, state, alone(some_batch()), Objective(DISCOUNT, trust), KEY)
+    _, after, told = sac.update(noisy, state, alone(some_batch()), Objective(DISCOUNT, trust), KEY)
     assert np.sign(after.log_temperature - state.log_temperature) == direction
+    assert np.sign(-negentropy - told["entropy"]) == direction
 
 
 @pytest.mark.parametrize("holds", ["deviation", "entropy"])

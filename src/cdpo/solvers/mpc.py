@@ -117,13 +117,13 @@ class MPC(NamedTuple):
 
         def round_(carry: tuple[Learning, Lesson], number: Array) -> tuple[tuple, Metrics]:
             learning, lessons = carry
-            policy, _, state, _ = learning
             plan, learn = jax.random.split(jax.random.fold_in(key, number))
-            policy, new, told = self._planned(policy, models, objective, starts, state, plan)
+            policy, new, told = self._planned(learning.policy, models, objective, starts, learning.state, plan)
             lessons = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), lessons, new)
             update = partial(self._update, lessons, jnp.minimum(number + 1, kept), models, objective, starts)
-            learning = learning._replace(policy=policy)
-            learning, metrics = jax.lax.scan(update, learning, jax.random.split(learn, settings.updates))
+            learning, metrics = jax.lax.scan(
+                update, learning._replace(policy=policy), jax.random.split(learn, settings.updates)
+            )
             return (learning, lessons), told | jax.tree.map(jnp.mean, metrics)
 
         optimiser = self._descent.init(eqx.filter(policy.net, eqx.is_array))
