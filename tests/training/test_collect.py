@@ -28,9 +28,9 @@ def test_streams_differ_by_every_number_they_are_made_from():
     assert streams(3, 1, 4)[0] == streams(3, 1, 4)[0]
 
 
-def lived(environment, task, number, *, pink=True):
-    """A random episode of seed 0, from its beginning to its end."""
-    life = training_life(environment, task, 0, number, pink=pink, random=True)
+def lived(environment, task, number, noise="uniform"):
+    """An episode of seed 0 whose actions are nothing but noise, from its beginning to its end."""
+    life = training_life(environment, task, 0, number, noise)
     life.go(None, task.horizon)
     assert life.over
     return life
@@ -58,7 +58,7 @@ def test_a_time_limit_is_no_end_and_rows_join():
 @pytest.mark.parametrize("name", ["inverted-pendulum", "pendulum-swingup"])  # one ends early, one at its time limit
 def test_by_stretches_an_episode_is_what_it_is_at_once(name):
     task = find_task(name, horizon=30)
-    whole, life = lived(task.make(), task, 0), training_life(task.make(), task, 0, 0, pink=True, random=True)
+    whole, life = lived(task.make(), task, 0), training_life(task.make(), task, 0, 0, "uniform")
     parts = []
     while not life.over:
         parts.append(life.go(None, 4))
@@ -69,9 +69,11 @@ def test_by_stretches_an_episode_is_what_it_is_at_once(name):
     assert len(life.go(None, 4)) == 0  # it is over
 
 
-def test_noise_is_pink_or_white():
+def test_noise_is_pink_or_white_and_random_actions_know_nothing_of_each_other():
     task = find_task("pendulum-swingup")
-    pink, white = (lived(task.make(), task, 0, pink=each).rows[:, 2] for each in (True, False))
+    pink, white, uniform = (lived(task.make(), task, 0, noise).rows[:, 2] for noise in ("pink", "white", "uniform"))
     assert np.corrcoef(pink[1:], pink[:-1])[0, 1] > 0.5
-    assert abs(np.corrcoef(white[1:], white[:-1])[0, 1]) < 0.15
-    assert white.std() == pytest.approx(3**-0.5, abs=0.05)  # uniform in [-1, 1]
+    for each in (white, uniform):
+        assert abs(np.corrcoef(each[1:], each[:-1])[0, 1]) < 0.15
+    assert white.std() == pytest.approx(1, abs=0.1)
+    assert uniform.std() == pytest.approx(3**-0.5, abs=0.05) and np.abs(uniform).max() <= 1

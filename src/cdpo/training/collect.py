@@ -1,7 +1,7 @@
 """Real episodes, on the host."""
 
-import math
-from typing import Protocol
+from collections.abc import Callable
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from cdpo.tasks import Task
 from cdpo.tasks.base import Environment
 
 INITIAL_STATES = 256  # resets that stand for the distribution of initial states
+Noise = Literal["pink", "white", "uniform"]
 
 # What a stream of random numbers is for; streams of one seed never meet.
 _INITIAL, _TRAINING, _EVALUATION = range(3)
@@ -37,14 +38,11 @@ def initial_states(environment: Environment, seed: int) -> np.ndarray:
     return np.stack([np.asarray(environment.reset(seed=each)[0], np.float32) for each in seeds])
 
 
-def training_life(environment: Environment, task: Task, seed: int, episode: int, *, pink: bool, random: bool) -> "Life":
-    """An episode by draws from a policy, or by uniform actions; the noise of either is pink or white."""
+def training_life(environment: Environment, task: Task, seed: int, episode: int, noise: Noise) -> "Life":
+    """An episode by draws from a policy with this noise, or by uniform actions, each by itself."""
     reset, generator = streams(seed, _TRAINING, episode)
-    shape = task.horizon, task.actions
-    noise = pink_noise(generator, *shape) if pink else generator.normal(size=shape)
-    if random:
-        noise = 2 * _normal_cdf(noise) - 1
-    return Life(environment, task, reset, noise.astype(np.float32))
+    drawn = _NOISE[noise](generator, task.horizon, task.actions)
+    return Life(environment, task, reset, drawn.astype(np.float32))
 
 
 def pink_noise(random: np.random.Generator, steps: int, columns: int) -> np.ndarray:
@@ -60,8 +58,11 @@ def pink_noise(random: np.random.Generator, steps: int, columns: int) -> np.ndar
     return np.fft.irfft(spectrum, n=length, axis=0)[:steps] / deviation
 
 
-def _normal_cdf(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+_NOISE: dict[Noise, Callable[[np.random.Generator, int, int], np.ndarray]] = {
+    "pink": pink_noise,
+    "white": lambda random, *shape: random.normal(size=shape),
+    "uniform": lambda random, *shape: random.uniform(-1.0, 1.0, shape),
+}
 
 
 def evaluation(environment: Environment, task: Task, policy: Actor, seed: int, episode: int, count: int) -> list[float]:

@@ -248,8 +248,8 @@ class Trainer:
         return chunk._replace(mind=mind), metrics
 
     def _begun(self, pupil: Pupil) -> Life:
-        pink = self.settings.loop.noise == "pink"
-        return training_life(pupil.environment, self.task, pupil.seed, self.episode, pink=pink, random=not self._learns)
+        noise = self.settings.loop.noise if self._learns else "uniform"
+        return training_life(pupil.environment, self.task, pupil.seed, self.episode, noise)
 
     def _stretch(self, life: Life, policy: HostPolicy | None) -> np.ndarray:
         """Live through the next one; its rows. A random episode is one, as nobody learns meanwhile."""

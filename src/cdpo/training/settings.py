@@ -60,7 +60,7 @@ class LoopSettings:
     evaluation_episodes: int = 5
     """Episodes of an evaluation, by the policy's mode."""
     noise: Literal["pink", "white"] = "pink"
-    """Of actions in training episodes; at small time steps white noise averages out before it moves anything."""
+    """Of a policy's actions in training episodes; at small time steps white noise averages out and moves nothing."""
     random: int = 1
     """Episodes of uniform actions at first, before anything is learned."""
     stretch: int = 0
