@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+PEERS := .venv/.peers
 DEMO := inverted-pendulum --seeds 2 --episodes 8
 
 .PHONY: help venv demo test test-all lint format bench clean
@@ -41,7 +42,12 @@ format: $(STAMP) ## format the code and apply safe fixes
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(STAMP) ## measure the tabular and the deep part
+$(PEERS): $(STAMP)
+	@echo "installing what ours is held against, with PyTorch (once) ..."
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
+	@touch $@
+
+bench: $(PEERS) ## measure the tabular and the deep part, beside others
 	@$(BIN)/python benchmarks/tabular.py
 	@$(BIN)/python benchmarks/deep.py
 	@$(BIN)/python benchmarks/bptt.py

@@ -22,7 +22,9 @@ from cdpo.runs import hardware
 from cdpo.tasks import find_task
 from cdpo.training.loop import Trainer
 from cdpo.training.presets import preset
+from cdpo.training.settings import Settings
 
+TASK = find_task("half-cheetah")
 PREDECESSOR = 358.0  # seconds for an episode
 
 
@@ -51,16 +53,15 @@ class Cost:
     updates: float  # gradient steps and the rollouts they learn from; where seeds are mapped not known
 
 
-def measure(seeds: int, name: str, iterations: int) -> Cost:
+def measure(seeds: int, settings: Settings, iterations: int) -> Cost:
     """Iterations of half-cheetah; the first two, with compilation, do not count."""
-    task = find_task("half-cheetah")
-    trainer = Trainer(task, preset(name, task).changed(loop={"evaluate": 10**6}), list(range(seeds)))
+    trainer = Trainer(TASK, settings.changed(loop={"evaluate": 10**6}), list(range(seeds)))
     learning, updates = [math.inf], [math.inf]
     learn, solve = trainer._learned, Kit.solve
 
-    def timed_learn(chunk):
+    def timed_learn(chunk, lanes):
         began = time.perf_counter()
-        result = jax.block_until_ready(learn(chunk))
+        result = jax.block_until_ready(learn(chunk, lanes))
         learning.append(time.perf_counter() - began)
         return result
 
@@ -79,19 +80,17 @@ def measure(seeds: int, name: str, iterations: int) -> Cost:
     return Cost(min(whole[2:]), min(learning[1 + seeds :] or learning), 2 * min(updates))
 
 
-def flops_of_updates(name: str) -> float:
+def flops_of_updates(settings: Settings) -> float:
     """Arithmetic of the gradient steps of one iteration, one seed, and of the rollouts they learn from."""
-    task = find_task("half-cheetah")
-    settings = preset(name, task)
-    inside = [task.observations + task.actions, *settings.sac.hidden, 1]
+    inside = [TASK.observations + TASK.actions, *settings.sac.hidden, 1]
     critic = 2 * sum(a * b for a, b in pairwise(inside))  # twins
-    inside = [task.observations, *settings.sac.hidden, 2 * task.actions]
+    inside = [TASK.observations, *settings.sac.hidden, 2 * TASK.actions]
     policy = sum(a * b for a, b in pairwise(inside))
     rows = settings.rule.models * settings.dyna.batch
     # Critics: targets, forward, backward (twice), and through them to the policy (twice); policy: twice, and backward.
     step = 2 * rows * (6 * critic + 4 * policy)
     gradient_steps = 2 * settings.dyna.rounds * settings.dyna.updates
-    inside = [task.observations + task.actions, *settings.ensemble.hidden, task.observations]
+    inside = [TASK.observations + TASK.actions, *settings.ensemble.hidden, TASK.observations]
     model = sum(a * b for a, b in pairwise(inside))
     imagined = settings.dyna.particles * settings.dyna.horizon * settings.rule.models * settings.dyna.rounds
     # The reference in both updates, the heads in one.
@@ -108,7 +107,7 @@ def main() -> None:
     if options.seeds:
         first = None
         for seeds in options.seeds:
-            cost = measure(seeds, "default", options.iterations)
+            cost = measure(seeds, preset("default", TASK), options.iterations)
             first = first or cost
             print(f"half-cheetah, default settings, {seeds} seeds: {cost.whole:.2f} s an iteration"
                   f" ({cost.whole / first.whole:.2f} times the first), {cost.learning:.2f} s of it learning"
@@ -117,8 +116,8 @@ def main() -> None:
     best = product_speed(1, 2048, 2048)
     small = product_speed(8, 100, 200)
     print(f"products: {best / 1e9:.0f} GFLOP/s of large matrices, {small / 1e9:.0f} of a batch as the critics have it")
-    cost = measure(1, "paper", options.iterations)
-    flops = flops_of_updates("paper")
+    settings = preset("paper", TASK)
+    cost, flops = measure(1, settings, options.iterations), flops_of_updates(settings)
     print("half-cheetah, the predecessor's settings, one seed")
     print(f"  gradient steps of an episode with their rollouts: {cost.updates:.1f} s,"
           f" {PREDECESSOR / cost.updates:.1f} times as fast as {PREDECESSOR:.0f} s")  # fmt: skip
@@ -126,7 +125,7 @@ def main() -> None:
           f" {flops / cost.updates / best:.0%} of what large products reach here")  # fmt: skip
     print(f"  an iteration with fit, calibration, ledger and real steps: {cost.whole:.1f} s", flush=True)
     count = os.cpu_count() or 1
-    all_ = measure(count, "paper", options.iterations)
+    all_ = measure(count, settings, options.iterations)
     print(f"the same, {count} seeds side by side, one for each core")
     print(f"  gradient steps: {all_.updates:.1f} s for all, {PREDECESSOR * count / all_.updates:.1f} times as fast;"
           f" {flops * count / all_.updates / 1e9:.0f} GFLOP/s")  # fmt: skip

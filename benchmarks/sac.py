@@ -1,6 +1,6 @@
 """Gradient updates of SAC beside Stable-Baselines3 (PyTorch) and SBX (JAX), on data of half-cheetah's shape.
 
-    python benchmarks/sac.py                  1,000 updates on batches of 256, networks of 256 x 256
+    python benchmarks/sac.py                  1,000 updates on batches of 256, networks of 256 x 256; one seed, and six
 
 Each library makes its updates as in training: ours in the one program that follows an episode, theirs by
 `train(gradient_steps=1000)`, which draws all batches first. An update of any of them is a step of both critics, of the
@@ -24,6 +24,7 @@ from cdpo.training.presets import preset
 
 TASK = find_task("HalfCheetah-v5")
 ROWS, BATCH, HIDDEN = 10_000, 256, (256, 256)
+SEEDS = 6
 Work = Callable[[], object]
 
 
@@ -35,17 +36,18 @@ def rows() -> np.ndarray:
     return drawn
 
 
-def ours(updates: int) -> Work:
+def ours(updates: int, seeds: int = 1) -> Work:
     """All that an iteration of training does between two episodes."""
     settings = preset("default", TASK, "sac").changed(rule={"batch": BATCH}, sac={"hidden": HIDDEN})
-    trainer = Trainer(TASK, settings, [0])
-    minds = trainer.minds()._replace(rows=jnp.array([ROWS - updates], jnp.int32))  # so many are new
-    trainer.restore(1, minds, [rows()], [{"steps": ROWS, "evaluated": None, "stopped": None}])
+    trainer = Trainer(TASK, settings, list(range(seeds)))
+    minds = trainer.minds()._replace(rows=jnp.full(seeds, ROWS - updates, jnp.int32))  # so many are new
+    pupil = {"steps": ROWS, "iterations": 1, "evaluated": None, "stopped": None}
+    trainer.restore(1, minds, [rows()] * seeds, [pupil] * seeds)
 
     def work() -> None:
         with jax.default_matmul_precision("float32"):
-            _, metrics = trainer._learned(trainer.chunks[0])
-        assert metrics["updates"] == updates
+            told = [trainer._learned(chunk, range(len(chunk.pupils)))[1] for chunk in trainer.chunks]
+        assert all((metrics["updates"] == updates).all() for metrics in told)
 
     return work
 
@@ -76,17 +78,18 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    updates = options.updates
+    updates, repeats = options.updates, options.repeats
     print(f"{updates} updates of SAC, batches of {BATCH}, networks of {HIDDEN}, {TASK.observations}-d observations,"
           f" {TASK.actions}-d actions")  # fmt: skip
     try:
         others = theirs(updates)
     except ModuleNotFoundError:
-        [seconds] = best_of(options.repeats, ours(updates))
-        print(f"  ours {updates / seconds:.0f} a second; SBX and Stable-Baselines3 are not installed")
-        return
-    mine, *seconds = best_of(options.repeats, ours(updates), *others.values())
-    print(f"  ours {updates / mine:.0f} a second")
+        others = {}
+        print("  SBX and Stable-Baselines3 are not installed")
+    mine, many, *seconds = best_of(repeats, ours(updates), ours(updates, SEEDS), *others.values())
+    print(
+        f"  ours {updates / mine:.0f} a second; {SEEDS} seeds side by side take {many / mine:.2f} times as long as one"
+    )
     for name, each in zip(others, seconds, strict=True):
         print(f"  {name} {updates / each:.0f} a second; ours are {each / mine:.2f} times as fast")
 

@@ -198,7 +198,7 @@ _LQR: dict[str, dict[str, Any]] = {
     "loop": {"discount": 0.95},
     "ensemble": {"kind": "linear", "likelihood": "gaussian"},
     "dyna": {"real": 0.0, "initial": 0.5, "visited": 0.0},
-    "mpc": {"initial": 0.5, "visited": 0.0, "reach": 0.3},
+    "mpc": {"initial": 0.5, "visited": 0.0, "reach": 0.3, "candidates": 64, "elites": 8},
     "sac": {"learning_rate": 5e-4, "deviation": 0.4, "temperature": 0.03, "temperature_rate": 1e-3},
 }
 # How far optimism reaches, where one calibrated deviation a step is further than any action: found in trials, of

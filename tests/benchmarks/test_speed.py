@@ -1,0 +1,30 @@
+"""What `make bench` runs, in small: that it runs. How fast is for it to say."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from cdpo.training.presets import preset
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(script, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    return lambda name: script(FOLDER / f"{name}.py")
+
+
+def test_an_iteration_of_the_deep_part_is_timed_in_its_parts(benchmark, tiny):
+    deep = benchmark("deep")
+    small = {name: part for name, part in tiny.items() if name != "models"}
+    cost = deep.measure(2, preset("paper", deep.TASK).changed(rule={"models": 2}, **small), 1)
+    assert all(0 < seconds < math.inf for seconds in (cost.whole, cost.learning, cost.updates))
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_every_new_transition_is_an_update_of_sac(benchmark, monkeypatch, seeds):
+    sac = benchmark("sac")
+    monkeypatch.setattr(sac, "HIDDEN", (8,))
+    sac.ours(updates=3, seeds=seeds)()  # which counts them itself
