@@ -36,6 +36,23 @@ def test_at_smaller_scales_a_few_are_run(scale):
     assert all(cell.settings.hidden == (8,) for cell in cells("smoke"))
 
 
+def test_at_equal_steps_whoever_ended_before_is_told_by_its_longer_run(tmp_path, curve, record, rows):
+    """The budget is 50 steps, five episodes of ten."""
+    ended, lived = (curve([3, 6, last], [1.0, 2.0]) for last in (9, 50))
+    longer = record("sac", [curve([10, 20, 30, 45, 400], [3.0, 5.0, 4.0, 100.0])] * 2, label="SAC, longer")
+    told = [record("sac", [ended] * 2), longer, record("cdpo", [ended] * 2), record("ppo", [lived] * 2)]
+    baselines.draw([*told, {**longer, "agent": "ppo", "label": "PPO, longer"}], tmp_path)
+    ends = {row["agent"]: row for row in rows(tmp_path / "returns-by-seed.csv")}
+    assert {agent: (row["env_steps"], row["final"]) for agent, row in ends.items()} == {
+        "sac": ("45", "4.0"),  # the mean of three evaluations; the fourth came later
+        "cdpo": ("9", "1.5"),
+        "ppo": ("50", "1.5"),
+    }
+    lost = {row["agent"]: (row["lost_share"], row["lost_return"]) for row in rows(tmp_path / "ledger.csv")}
+    assert lost["sac"] == ("0.5", "1.0")
+    assert {row["env_steps"] for row in rows(tmp_path / "long-evaluations.csv")} == {"20", "30", "45", "400"}
+
+
 def test_longer_runs_are_drawn_by_themselves(tmp_path, curve, record, rows):
     short = [record(agent, [curve([10, 20, 30], [1.0, 2.0])] * 2) for agent in ("cdpo", "sac")]
     longer = record("sac", [curve([10, 500, 1000], [3.0, 4.0])] * 2, label="SAC, longer")

@@ -5,9 +5,10 @@ from pathlib import Path
 from cdpo.experiments.comparison import draw_comparison, draw_returns, evaluation_rows, seed_rows
 from cdpo.experiments.exploration import Budget, at_scale
 from cdpo.experiments.figure import Records, Scale
-from cdpo.experiments.training import TrainingCell
+from cdpo.experiments.training import TrainingCell, until
 from cdpo.report.figures import save_tables
 from cdpo.report.style import agent_label
+from cdpo.report.tables import Record
 from cdpo.tasks import find_task
 from cdpo.training.presets import preset
 
@@ -39,9 +40,26 @@ def cells(scale: Scale) -> list[TrainingCell]:
     return found
 
 
+def _as_far(record: Record, longer: Records) -> Record:
+    """What stands for a record at equal steps: where all its seeds ended before, the longer run as far as that.
+
+    Who has not learned to balance lives for a few steps an episode, and as many episodes as others need would be over
+    before its first update.
+    """
+    budget = record["horizon"] * (record["episodes"] + 1)
+    short = all(curve["env_steps"][-1] < budget for curve in record["curves"] if curve["env_steps"])
+    for other in longer if short else ():
+        if all(other[key] == record[key] for key in ("task", "agent", "seeds")):
+            cut = until(other, budget)
+            if None not in cut["final"]:
+                return {**cut, "label": "", "episodes": record["episodes"]}
+    return record
+
+
 def draw(records: Records, folder: Path) -> list[Path]:
     """The comparison at equal steps; and the longer runs by themselves."""
     equal, longer = ([record for record in records if bool(record["label"]) == long] for long in (False, True))
+    equal = [_as_far(record, longer) for record in equal]
     paths = draw_comparison(equal, folder) if equal else []
     if longer:
         paths += draw_returns(longer, folder / "long-returns")

@@ -15,7 +15,7 @@ import numpy as np
 
 from cdpo.agents import RULES, Exploration
 from cdpo.cells import Progress
-from cdpo.report.training.run import Run, losses
+from cdpo.report.training.run import LAST, Run, losses, lost_share
 from cdpo.runs import RunFolder
 from cdpo.tasks import Task, find_task
 from cdpo.training.config import run_config, seed_numbers
@@ -139,7 +139,7 @@ def ledger(run: Run) -> list[Record]:
     spent = run.values("kl_spent") / run.values("kl_bound")
     columns = {
         "lost_share": run.lost(),
-        "lost_return": [float(losses(row).sum()) if len(row) > 1 else None for row in returns],
+        "lost_return": [_lost_return(row) for row in returns],
         "unsettled": _over_iterations(np.median, moved),
         "kl_of_bound": _over_iterations(np.mean, spent) if run.bounded else [None] * len(run.seeds),
         "kl_overspent": run.over_bound(),
@@ -159,6 +159,22 @@ def evaluations(record: Record) -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
+def until(record: Record, steps: int) -> Record:
+    """A record of an agent without a model, as if its seeds had ended after so many environment steps."""
+    counts = [int(np.searchsorted(curve["env_steps"], steps, side="right")) for curve in record["curves"]]
+    curves = [
+        {name: values[:count] for name, values in curve.items()}
+        for curve, count in zip(record["curves"], counts, strict=True)
+    ]
+    returns = [values for _, values in evaluations({"curves": curves})]
+    ledger = [
+        {**entry, "lost_share": lost_share(row), "lost_return": _lost_return(row)}
+        for entry, row in zip(record["ledger"], returns, strict=True)
+    ]
+    final = [float(row[-LAST:].mean()) if len(row) else None for row in returns]
+    return {**record, "curves": curves, "final": final, "ledger": ledger}
+
+
 def held(steps: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
     """The last evaluation at or before each of `at`; NaN before the first.
 
@@ -166,6 +182,10 @@ def held(steps: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
     """
     places = np.searchsorted(steps, at, side="right")
     return np.concatenate([[np.nan], values])[places]
+
+
+def _lost_return(evaluations: np.ndarray) -> float | None:
+    return float(losses(evaluations).sum()) if len(evaluations) > 1 else None
 
 
 def _over_iterations(middle: Callable[[np.ndarray], Any], rows: np.ndarray) -> list[float | None]:
