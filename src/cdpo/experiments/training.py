@@ -15,7 +15,7 @@ import numpy as np
 
 from cdpo.agents import RULES, Exploration
 from cdpo.cells import Progress
-from cdpo.report.training.run import LAST, Run, losses, lost_share
+from cdpo.report.training.run import Run, final_return, losses, lost_share
 from cdpo.runs import RunFolder
 from cdpo.tasks import Task, find_task
 from cdpo.training.config import run_config, seed_numbers
@@ -171,8 +171,7 @@ def until(record: Record, steps: int) -> Record:
         {**entry, "lost_share": lost_share(row), "lost_return": _lost_return(row)}
         for entry, row in zip(record["ledger"], returns, strict=True)
     ]
-    final = [float(row[-LAST:].mean()) if len(row) else None for row in returns]
-    return {**record, "curves": curves, "final": final, "ledger": ledger}
+    return {**record, "curves": curves, "final": [final_return(row) for row in returns], "ledger": ledger}
 
 
 def held(steps: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:

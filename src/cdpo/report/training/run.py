@@ -13,7 +13,7 @@ from cdpo.report.tables import Curve
 from cdpo.report.values import is_count, is_number, nested
 from cdpo.runs import RunFolder
 
-LAST = 3  # evaluations whose mean is the final evaluation
+_LAST = 3  # evaluations whose mean is the final evaluation
 TOLERATED = 1.1  # of the bound of the trust region; what was spent is an estimate
 LOSS = 0.01  # of the range of a seed's evaluations; what is less is the noise of a policy that has settled
 
@@ -97,7 +97,7 @@ class Run:
 
     def finals(self) -> list[float | None]:
         """The mean of every seed's last three evaluations; none, here and below, for a seed that has no number."""
-        return _each(self.values("eval_return"), lambda known: known[-LAST:].mean())
+        return [final_return(row[np.isfinite(row)]) for row in self.values("eval_return")]
 
     def most(self, key: str) -> list[float | None]:
         """The largest of every seed's values."""
@@ -121,6 +121,11 @@ class Run:
     def lost(self) -> list[float | None]:
         """The share of every seed's evaluations that lost return; none for a seed with fewer than two."""
         return [lost_share(row[np.isfinite(row)]) for row in self.values("eval_return")]
+
+
+def final_return(evaluations: np.ndarray) -> float | None:
+    """The mean of a seed's last three evaluations, or of as many as there are."""
+    return float(evaluations[-_LAST:].mean()) if len(evaluations) else None
 
 
 def lost_share(evaluations: np.ndarray) -> float | None:
