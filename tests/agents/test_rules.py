@@ -459,7 +459,7 @@ def test_critics_that_follow_the_newest_rollouts_say_numbers_of_the_size_of_one(
     paid = TASK.observations + TASK.actions
     replay = eqx.tree_at(lambda r: r.rows, replay, replay.rows.at[:60, paid].set(3.0))
     fitted, _ = kit.fit(mind, replay, KEY, KEY)  # a reward of 3 in every step is worth 15 at a discount of 0.8
-    np.testing.assert_allclose(fitted.solver_state.scale, size, rtol=1e-5)
+    np.testing.assert_allclose(fitted.solver_state.learner.scale, size, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from cdpo.dynamics.models import member_models, optimistic_model, reference_model, sampled_models
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust, step_back
-from cdpo.solvers.dyna import Dyna, DynaSettings
+from cdpo.solvers.dyna import Dyna, DynaSettings, DynaState
 
 KEY = jax.random.key(0)
 TINY = DynaSettings(rounds=3, kept=2, updates=2, particles=4, horizon=3, returns=2, batch=8, real=0.0)
@@ -124,7 +124,7 @@ def spied(settings, policy, models, starts, **looks):
     objective = Objective(0.9, Trust.off(policy, 4))
     run = lambda key: dyna(  # noqa: E731
         policy, models, objective, starts=starts, state=dyna.begin(policy, models.count, key), key=key
-    )[1]
+    )[1].learner
     return {name: np.asarray(seen) for name, seen in jax.jit(run)(KEY).items()}
 
 
@@ -157,7 +157,8 @@ def test_nothing_past_the_reach_of_the_models_is_learned_from_and_every_reach_is
         dyna = Dyna(changed(TINY, updates=20), Spy(state=lambda b: b.observation, reward=lambda b: b.reward))
         objective = Objective(1.0, Trust.off(policy, 4))
         state = dyna.begin(policy, 2, KEY)
-        return dyna(policy, models, objective, starts=starts_at([[1.0]]), state=state, key=KEY)[1:]
+        _, after, metrics = dyna(policy, models, objective, starts=starts_at([[1.0]]), state=state, key=KEY)
+        return after.learner, metrics
 
     for reach, states, rewards, mean in ((1, [1, 1], [2, 2], 2), (2, [1, 2], [4, 6], 5), (3, [1, 4], [6, 12], 26 / 3)):
         told, metrics = seen(jnp.asarray(reach))
@@ -167,6 +168,39 @@ def test_nothing_past_the_reach_of_the_models_is_learned_from_and_every_reach_is
     assert len(traced) == 1
 
 
+def test_as_many_rollouts_of_each_earlier_policy_are_learned_from_and_an_update_leaves_the_one_it_began_with(
+    linear_task, linear_belief, some_policy, starts_at
+):
+    def acted(observation, action, following):
+        return action[..., 0]
+
+    task = linear_task(acted)
+    models = reference_model(linear_belief(task, np.zeros((2, 2, 1))), 2)
+
+    def always(mean):  # in any state, with next to no noise
+        policy = some_policy(task)
+        net = jax.tree.map(jnp.zeros_like, policy.net)
+        told = jnp.zeros_like(net.biases[-1]).at[0].set(jnp.arctanh(mean)).at[1:].set(-100.0)
+        return eqx.tree_at(lambda p: p.net, policy, eqx.tree_at(lambda n: n.biases[-1], net, told))
+
+    now, last, first = (always(mean) for mean in (0.1, 0.2, 0.4))
+    shares = {
+        f"{number}": lambda b, number=number: jnp.mean(jnp.abs(b.action - number) < 0.05, axis=(0, 2))[None]
+        for number in (0.1, 0.2, 0.4)
+    }
+    dyna = Dyna(changed(TINY, rounds=4, earlier=2, returns=1, batch=4096), Spy(**shares))
+    state = dyna.begin(now, 2, KEY)
+    assert len(state.earlier) == 2
+    objective = Objective(0.9, Trust.off(now, 4))
+    run = jax.jit(lambda state: dyna(now, models, objective, starts=starts_at([[1.0]]), state=state, key=KEY)[1])
+    after = run(state._replace(earlier=(last, first)))
+    jax.tree.map(np.testing.assert_array_equal, after.earlier, (now, last))
+    least, most = (np.array([after.learner[f"{number}"][side] for number in (0.1, 0.2, 0.4)]) for side in (0, 1))
+    # In the first round one block of five is of the policy itself, then two of six; each earlier one has two always.
+    np.testing.assert_allclose(least, np.tile([[1 / 5], [1 / 3], [1 / 3]], 2), atol=0.03)
+    np.testing.assert_allclose(most, np.tile([[1 / 3], [2 / 5], [2 / 5]], 2), atol=0.03)
+
+
 def test_a_learner_is_told_that_a_problem_begins_before_its_first_update(
     linear_task, linear_belief, some_policy, starts_at
 ):
@@ -174,10 +208,10 @@ def test_a_learner_is_told_that_a_problem_begins_before_its_first_update(
     models = reference_model(linear_belief(task, np.zeros((2, 2, 1))), 2)
     dyna = Dyna(TINY, Spy(begun=lambda b: jnp.ones_like(b.reward)))
     policy = some_policy(task)
-    state = {"begun": jnp.array([[0.5, 5.0], [5.0, 5.0]])}
+    state = DynaState({"begun": jnp.array([[0.5, 5.0], [5.0, 5.0]])}, ())
     objective = Objective(0.9, Trust.off(policy, 4))
     run = jax.jit(lambda key: dyna(policy, models, objective, starts=starts_at([[1.0]]), state=state, key=key)[1])
-    np.testing.assert_array_equal(run(KEY)["begun"], [[-0.5, 1.0], [5.0, 5.0]])  # less one, once; then ones are seen
+    np.testing.assert_array_equal(run(KEY).learner["begun"], [[-0.5, 1.0], [5.0, 5.0]])  # less one, once; then ones are seen
 
 
 def test_real_transitions_are_shown_where_asked_for_as_single_steps_without_a_choice_of_optimism(

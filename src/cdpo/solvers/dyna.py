@@ -20,7 +20,7 @@ from cdpo.solvers.rollouts import imagine, n_step
 
 
 @dataclass(frozen=True)
-class DynaSettings(StartSettings, shaping=("real",), zero=("real",), shares=("real",)):
+class DynaSettings(StartSettings, shaping=("real",), zero=("real", "earlier"), shares=("real",)):
     """How much is imagined, where it begins, and how much is learned from it."""
 
     part: ClassVar[str] = "dyna"
@@ -29,6 +29,9 @@ class DynaSettings(StartSettings, shaping=("real",), zero=("real",), shares=("re
     """Times that new rollouts are made in one update."""
     kept: int = 4
     """Rounds whose rollouts are learned from: those of policies long past mislead returns of several steps."""
+    earlier: int = 0
+    """Policies before the last one that are rolled out too, on the models of now, before the first round: as many
+    rollouts of each as are kept. Critics that learn from these as well know more than what one policy does."""
     updates: int = 100
     """Updates of the learner after each round."""
     particles: int = 32
@@ -54,30 +57,41 @@ class DynaSettings(StartSettings, shaping=("real",), zero=("real",), shares=("re
             raise UserError("dyna.real must be below 1; without a model: --agent sac")
 
 
+class DynaState(NamedTuple):
+    """What the solver remembers."""
+
+    learner: Any  # its state
+    earlier: tuple[Policy, ...]  # those with which the updates before the last one began, the newest first
+
+
 class Dyna(NamedTuple):
     """The solver."""
 
     settings: DynaSettings
     learner: OffPolicyLearner | OnPolicyLearner
 
-    def begin(self, policy: Policy, models: int, key: Array) -> Any:
-        """The learner's state."""
-        return self.learner.begin(policy, models, key)
+    def begin(self, policy: Policy, models: int, key: Array) -> DynaState:
+        """Before the first update all earlier policies are the untrained one."""
+        return DynaState(self.learner.begin(policy, models, key), (policy,) * self.settings.earlier)
 
-    def renormalised(self, state: Any, old: Policy, new: Policy, size: Size) -> Any:
-        """The same state after the policy's normaliser changed and what is paid is of another `size`."""
-        return self.learner.renormalised(state, old, new, size)
+    def renormalised(self, state: DynaState, old: Policy, new: Policy, size: Size) -> DynaState:
+        """The same state after the policy's normaliser changed and what is paid is of another `size`.
 
-    def beyond(self, state: Any, policy: Policy, states: Array) -> Array | None:
+        Earlier policies keep their own normalisers.
+        """
+        return state._replace(learner=self.learner.renormalised(state.learner, old, new, size))
+
+    def beyond(self, state: DynaState, policy: Policy, states: Array) -> Array | None:
         """What the learner says of states."""
-        return self.learner.beyond(state, policy, states)
+        return self.learner.beyond(state.learner, policy, states)
 
     def __call__(
-        self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: Any, key: Array
-    ) -> tuple[Policy, Any, Metrics]:
+        self, policy: Policy, models: ModelSet, objective: Objective, *, starts: Starts, state: DynaState, key: Array
+    ) -> tuple[Policy, DynaState, Metrics]:
         """Imagine, learn, and again; at last step back into the trust region if the learner left it."""
         settings = self.settings
         kept = min(settings.kept, settings.rounds)
+        known = kept * len(state.earlier)  # blocks of the past that earlier policies fill
 
         def imagined(policy: Policy, key: Array) -> Transition:
             shape = {"particles": settings.particles, "horizon": settings.horizon}
@@ -97,23 +111,27 @@ class Dyna(NamedTuple):
                 new, counts = recalled(taken), None
                 if models.reach is not None:
                     counts = jnp.arange(settings.horizon * settings.particles) < models.reach * settings.particles
-                past = jax.tree.map(lambda all_, one: all_.at[number % kept].set(one), past, new)
-                filled = jnp.minimum(number + 1, kept)
+                past = jax.tree.map(lambda all_, one: all_.at[known + number % kept].set(one), past, new)
+                filled = known + jnp.minimum(number + 1, kept)
                 batches = self._batches(self.learner.batches, past, filled, models.reach, starts, objective, pick)
                 policy, state, metrics = self._updated(self.learner, policy, state, models, batches, objective, learn)
             metrics["imagined_return"] = jnp.mean(new.reward, where=counts)
             metrics["imagined_ends"] = jnp.mean(new.discount == 0, where=counts)
             return (policy, state, past), metrics
 
+        def rolled(policy: Policy, key: Array) -> Experience:
+            return jax.lax.map(lambda one: recalled(imagined(policy, one)), jax.random.split(key, kept))
+
         past = None
         if not isinstance(self.learner, OnPolicyLearner):
-            none = jax.eval_shape(lambda: recalled(imagined(policy, key)))
-            past = jax.tree.map(lambda leaf: jnp.zeros((kept, *leaf.shape)), none)
-        begin = policy, self.learner.fresh(policy, state), past
-        (policy, state, _), metrics = jax.lax.scan(round_, begin, jnp.arange(settings.rounds))
-        policy, share = step_back(policy, objective.trust)
+            before = [rolled(each, jax.random.fold_in(key, settings.rounds + n)) for n, each in enumerate(state.earlier)]
+            none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(rolled, policy, key))
+            past = jax.tree.map(lambda *blocks: jnp.concatenate(blocks), *before, none)
+        begin = policy, self.learner.fresh(policy, state.learner), past
+        (better, learned, _), metrics = jax.lax.scan(round_, begin, jnp.arange(settings.rounds))
+        better, share = step_back(better, objective.trust)
         last = jax.tree.map(lambda leaf: leaf[-1], metrics)
-        return policy, state, last | {"kept": share}
+        return better, DynaState(learned, (policy, *state.earlier)[: settings.earlier]), last | {"kept": share}
 
     def _batches(
         self,

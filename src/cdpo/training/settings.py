@@ -209,7 +209,7 @@ def learner_of(parts: Sequence[str]) -> str:
 def idle_options(parts: Sequence[str]) -> tuple[str, ...]:
     """The settings of dyna that say nothing to its learner: those of how past rollouts and real steps are recalled."""
     newest = "dyna" in parts and issubclass(LEARNERS[learner_of(parts)], OnPolicyLearner)
-    return ("kept", "updates", "returns", "batch", "real", "expansion", "expanded") if newest else ()
+    return ("kept", "earlier", "updates", "returns", "batch", "real", "expansion", "expanded") if newest else ()
 
 
 def _changed(part: str, old: Any, changes: dict[str, Any]) -> Any:
