@@ -122,10 +122,13 @@ def spied(settings, policy, models, starts, **looks):
     """Of each name the least and the largest for each model, [2, M]."""
     dyna = Dyna(settings, Spy(**looks))
     objective = Objective(0.9, Trust.off(policy, 4))
-    run = lambda key: dyna(  # noqa: E731
-        policy, models, objective, starts=starts, state=dyna.begin(policy, models.count, key), key=key
-    )[1].learner
-    return {name: np.asarray(seen) for name, seen in jax.jit(run)(KEY).items()}
+
+    @jax.jit
+    def run(key):
+        state = dyna.begin(policy, models.count, key)
+        return dyna(policy, models, objective, starts=starts, state=state, key=key)[1].learner
+
+    return {name: np.asarray(seen) for name, seen in run(KEY).items()}
 
 
 def test_a_learner_sees_of_each_model_its_own_rollouts_and_nothing_that_was_not_imagined(
@@ -211,7 +214,8 @@ def test_a_learner_is_told_that_a_problem_begins_before_its_first_update(
     state = DynaState({"begun": jnp.array([[0.5, 5.0], [5.0, 5.0]])}, ())
     objective = Objective(0.9, Trust.off(policy, 4))
     run = jax.jit(lambda key: dyna(policy, models, objective, starts=starts_at([[1.0]]), state=state, key=key)[1])
-    np.testing.assert_array_equal(run(KEY).learner["begun"], [[-0.5, 1.0], [5.0, 5.0]])  # less one, once; then ones are seen
+    told = run(KEY).learner["begun"]
+    np.testing.assert_array_equal(told, [[-0.5, 1.0], [5.0, 5.0]])  # less one, once; then ones are seen
 
 
 def test_real_transitions_are_shown_where_asked_for_as_single_steps_without_a_choice_of_optimism(

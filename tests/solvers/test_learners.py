@@ -68,7 +68,8 @@ def solved(name, task, belief, starts, settings, *, discount, learner, seed=2):
     def solve(key):
         objective = Objective(discount, Trust.off(policy, 4))
         state = dyna.begin(policy, 1, key)
-        better, after, metrics = dyna(policy, reference_model(belief, 1), objective, starts=starts, state=state, key=key)
+        models = reference_model(belief, 1)
+        better, after, metrics = dyna(policy, models, objective, starts=starts, state=state, key=key)
         return better, after.learner, metrics
 
     return solve(KEY)

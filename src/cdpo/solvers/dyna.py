@@ -124,7 +124,8 @@ class Dyna(NamedTuple):
 
         past = None
         if not isinstance(self.learner, OnPolicyLearner):
-            before = [rolled(each, jax.random.fold_in(key, settings.rounds + n)) for n, each in enumerate(state.earlier)]
+            keys = (jax.random.fold_in(key, settings.rounds + number) for number in range(len(state.earlier)))
+            before = [rolled(each, one) for each, one in zip(state.earlier, keys, strict=True)]
             none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(rolled, policy, key))
             past = jax.tree.map(lambda *blocks: jnp.concatenate(blocks), *before, none)
         begin = policy, self.learner.fresh(policy, state.learner), past
