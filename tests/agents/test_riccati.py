@@ -125,16 +125,19 @@ def least_costs(seed, episode, count):
     return np.mean(returns)
 
 
-def shares_beyond(settings, policies=6, minds=None):
+def beginner(settings):
+    """That is not evaluated on its way."""
+    return Trainer(TASK, settings.changed(loop={"evaluate": 100}), [0])
+
+
+def shares_beyond(trainer, policies=6):
     """Of the least cost, by the mode of each of the last three of some policies, in the same 40 episodes."""
-    trainer, env, shares = Trainer(TASK, settings.changed(loop={"evaluate": 100}), [0]), TASK.make(), []
+    env, shares = TASK.make(), []
     for episode in range(policies + 1):
         trainer.advance()
         if episode > policies - 3:
             result = np.mean(evaluation(env, TASK, trainer.policy(0), 0, 0, 40))
             shares.append(result / least_costs(0, 0, 40) - 1)
-    if minds is not None:
-        minds.append(trainer.mind(0))
     return shares
 
 
@@ -142,14 +145,15 @@ def shares_beyond(settings, policies=6, minds=None):
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if issubclass(rule, Exploration)])
 def test_every_rule_comes_within_five_percent_of_the_optimum(rule):
     """Two are still on their way after six: DPI, which never goes far from its last policy, and MBPO."""
-    assert np.mean(shares_beyond(preset("default", TASK, rule), policies=9 if rule in ("dpi", "mbpo") else 6)) < 0.05
+    policies = 9 if rule in ("dpi", "mbpo") else 6
+    assert np.mean(shares_beyond(beginner(preset("default", TASK, rule)), policies)) < 0.05
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", [name for name in LEARNERS if name != "sac"])
 def test_every_learner_comes_within_five_percent_of_the_optimum(learner):
     """Those on the newest rollouts need longer: after six iterations PPO is still on its way."""
-    assert np.mean(shares_beyond(preset("default", TASK, "cdpo", learner), policies=9)) < 0.05
+    assert np.mean(shares_beyond(beginner(preset("default", TASK, "cdpo", learner)), policies=9)) < 0.05
 
 
 SOLVERS = {  # with how many policies: some are still on their way after six
@@ -172,7 +176,7 @@ def exact(monkeypatch):
     def known(ensemble, replay, split, **given):
         taken = replay.transitions()
         following = taken.observation @ SYSTEM.A.T + BOUND * taken.action @ SYSTEM.B.T
-        rows = replay.rows.at[:, 6:9].set(following.astype(replay.rows.dtype))
+        rows = replay.rows.at[:, 6:9].set(following.astype(replay.rows.dtype))  # behind state, action and reward
         return fit_linear(ensemble, eqx.tree_at(lambda r: r.rows, replay, rows), split, **given)
 
     jax.clear_caches()  # of programs that fit otherwise
@@ -185,9 +189,8 @@ def exact(monkeypatch):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_on_the_exact_model_every_solver_comes_within_five_percent_of_the_optimum(solver, exact):
     changes, policies = SOLVERS[solver]
-    minds = []
-    shares = shares_beyond(preset("default", TASK, "greedy").changed(**changes), policies, minds)
-    assert np.mean(shares) < 0.05
+    trainer = beginner(preset("default", TASK, "greedy").changed(**changes))
+    assert np.mean(shares_beyond(trainer, policies)) < 0.05
     s, a = np.random.default_rng(0).uniform(-1, 1, (2, 8, 3)).astype(np.float32)
-    mean, _ = minds[-1].belief.predict(s, a[:, :2])
+    mean, _ = trainer.mind(0).belief.predict(s, a[:, :2])
     np.testing.assert_allclose(mean, s @ SYSTEM.A.T + BOUND * a[:, :2] @ SYSTEM.B.T, atol=1e-3)

@@ -108,7 +108,7 @@ def test_the_multiplier_follows_the_excess_by_its_rate_at_every_step_of_the_poli
     steps = STEPS.get(name) or STEPS[name.split(",")[0]]
     for bound, excess in ((1e-6, 1), (1e6, -1)):  # far outside, and well inside
         _, state, _ = solve(models, around(centre, bound), KEY)
-        state = getattr(state, "learner", state)
+        state = getattr(state, "learner", state)  # Dyna leaves the multiplier to its learner
         assert state.log_multiplier == pytest.approx(excess * steps * RATE, rel=1e-3)  # zero at the beginning
 
 

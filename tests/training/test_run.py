@@ -87,8 +87,8 @@ def survived(tmp_path, child, told):
 
 @pytest.mark.slow
 def test_so_it_does_where_agents_learn_within_episodes_after_several_random_ones(survived, tiny_words):
-    loop = ["--loop.stretch", "5", "--loop.random", "2"]
-    whole = survived([*tiny_words, *loop, "--seeds", "2", "--episodes", "4"], 4)
+    words = [*tiny_words, "--loop.stretch", "5", "--loop.random", "2", "--dyna.earlier", "2"]
+    whole = survived([*words, "--seeds", "2", "--episodes", "4"], 4)
     assert min(pupil.iterations for pupil in cdpo.load(whole)._trainer.pupils) > 3
 
 

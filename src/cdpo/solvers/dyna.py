@@ -61,7 +61,7 @@ class DynaState(NamedTuple):
     """What the solver remembers."""
 
     learner: Any  # its state
-    earlier: tuple[Policy, ...]  # those with which the updates before the last one began, the newest first
+    earlier: tuple[Policy, ...]  # with which the last updates began, the newest first
 
 
 class Dyna(NamedTuple):
