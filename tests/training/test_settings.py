@@ -107,7 +107,10 @@ def test_mbpo_has_the_settings_of_its_authors_and_half_their_updates_on_half_che
     assert theirs.loop.stretch == 250 and theirs.loop.random * 1000 == 5000  # steps before anything is learned
     assert theirs.dyna.rounds * theirs.dyna.updates == 40 * 250  # updates for as many steps
     assert theirs.dyna.rounds * theirs.dyna.particles * theirs.rule.models == 400 * 250
-    half = {"dyna": {"updates": theirs.dyna.updates // 2}, "sac": {"layer_norm": True}}
+    assert (1 + theirs.dyna.earlier) * theirs.loop.stretch == 1000  # steps for which rollouts count
+    ensemble = theirs.ensemble
+    assert ensemble.data == "all" and ensemble.patience * ensemble.check * ensemble.batch > 5 * 50_000  # five passes
+    half = {"dyna": {"updates": theirs.dyna.updates // 2}}
     for task in ("half-cheetah", "HalfCheetah-v5"):  # evaluated as often as other agents
         assert preset("default", find_task(task), "mbpo") == theirs.changed(loop={"evaluate": 5}, **half)
 
