@@ -16,19 +16,20 @@ PRESETS = ("default", "paper")
 # inverted-pendulum, where it is nearly all that there can be.
 _MBPO: dict[str, dict[str, Any]] = {
     "rule": {"models": 5, "length": 1},
-    "ensemble": {"heads": 7, "likelihood": "gaussian", "patience": 6},
+    "ensemble": {"heads": 7, "likelihood": "gaussian"},
     "dyna": {"horizon": 1, "returns": 1, "initial": 0.0, "visited": 1.0, "broad": 0.0, "batch": 60, "real": 0.05},
     "sac": {"critic": "pooled", "holds": "entropy"},
 }
 _NEGENTROPY = {"inverted-pendulum": 0.05}
-_FITTED = (
-    1500  # steps of a fit: what happens seldom, as hitting the end of a rail, Gaussian heads took for noise at first
-)
+# How long fits are with CDPO's budget: what happens seldom, as hitting the end of a rail, Gaussian heads took for noise
+# at first.
+_FITTED, _PATIENT = 1500, 6
 # Their budget: for each real step 40 updates, and 400 rollouts; models are fitted every 250 steps, and here policies
 # change as often, on rollouts that are made for 25 steps at a time. Theirs are kept for 1,000: here those of the three
-# policies before are made anew. Every head learns from all rows but those held out, theirs a fifth and 5,000 at most,
-# until five passes over all bring no progress: as many steps as with 50,000 rows here. Their code begins with 5,000
-# random steps, five episodes of half-cheetah.
+# policies before are made anew. Their heads have bootstrap samples that are drawn anew at each fit, here all rows, as
+# samples are fixed; theirs hold out a fifth and 5,000 rows at most, and are fitted until five passes over the data bring
+# no progress, here as many steps as with 50,000 rows. Their code begins with 5,000 random steps, five episodes of
+# half-cheetah.
 _MBPO_FITS, _MBPO_ROLLS, _MBPO_KEPT = 250, 25, 1000
 _MBPO_PAPER: dict[str, dict[str, Any]] = {
     "loop": {"noise": "white", "random": 5},
@@ -257,7 +258,8 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
             return preset("paper", task, rule).changed(loop=_TASKS[task.name]["loop"], **_MBPO_CHEETAH)
         if rule == "mbpo":  # as many updates as the two of CDPO, on as many imagined transitions
             spent = {"rounds": 2 * rounds, "kept": 2 * rounds, "particles": particles * start.dyna.horizon}
-            return _mbpo(start, task).changed(dyna=spent, ensemble={"steps": max(_FITTED, start.ensemble.steps)})
+            fitted = {"steps": max(_FITTED, start.ensemble.steps), "patience": _PATIENT}
+            return _mbpo(start, task).changed(dyna=spent, ensemble=fitted)
         if rule in _ROLLED:
             longer = start.changed(**_ROLLED[rule][0])
             return longer.changed(dyna={"particles": max(1, particles * start.dyna.horizon // longer.dyna.horizon)})
