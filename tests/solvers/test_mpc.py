@@ -83,6 +83,22 @@ def test_averaging_moves_the_policy_by_the_mean_of_what_was_found(linear_task, l
     assert np.any(np.asarray(cloned.mean != averaged.mean))
 
 
+def test_of_a_plan_shorter_than_what_is_imitated_every_step_is_a_lesson(
+    linear_task, linear_belief, some_policy, starts_at
+):
+    task = linear_task(steered)
+    models = reference_model(linear_belief(task, [[[0.0], [0.5]]]), 1)
+    policy, starts = some_policy(task), starts_at([[1.0]])
+    objective = Objective(0.9, Trust.off(policy, 4))
+
+    def lesson(imitated):
+        mpc = MPC(MPCSettings(**TINY | {"imitated": imitated}))
+        return mpc._planned(policy, models, objective, starts, mpc.begin(policy, 1, KEY), KEY)[1]
+
+    assert len(lesson(3).states) == 3 * TINY["plans"]
+    jax.tree.map(np.testing.assert_array_equal, lesson(10), lesson(3))
+
+
 def beyond_one(observation, action, following):
     return following[..., 0] > 1
 

@@ -66,7 +66,7 @@ class Exploration(Rule):
     """The model whose movement says how unsettled the rule's plans are."""
 
     models: int = 5
-    """Models that are planned on at once, with a critic each; where a rule plans on one, all are that one."""
+    """Models that are planned on at once; where a rule plans on one, all are that one."""
 
     def check(self, kit: "Kit") -> None:
         """Reject what the rule cannot work with."""

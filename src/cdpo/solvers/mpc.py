@@ -159,7 +159,7 @@ class MPC(NamedTuple):
         draw, rest = jax.random.split(key)
         begin = starts.draw(draw, (settings.plans,)), planning.none(settings.plans)
         _, (course, found) = jax.lax.scan(step, begin, jax.random.split(rest, settings.steps))
-        first = slice(0, settings.imitated)
+        first = slice(0, min(settings.imitated, settings.horizon))  # of where a plan ends nothing is planned
         lesson = Lesson(course.states[:, first], course.mean[:, first], course.alive[:, first])
         lesson = Lesson(*(part.reshape(-1, *part.shape[5:]) for part in lesson))
         if settings.distils == "averaging":

@@ -36,7 +36,8 @@ class PlanSettings(SearchSettings):
     horizon: int = 10
     """Steps of a plan."""
     reach: float = 1.0
-    """First deviation of a search: of actions before squashing; or of parameters, in deviations of untrained ones."""
+    """First deviation of a search: of actions before squashing; or of the parameters of a layer, times the root of its
+    inputs."""
 
     def __post_init__(self) -> None:
         """Colour is of actions."""
@@ -108,7 +109,7 @@ class Planning(NamedTuple):
         return Course(path, lives, *seen)
 
     def worth(self, course: Course) -> Array:
-        """The mean over the models of what plans return, for a step, [N, P]."""
+        """The mean over the models of what plans return, with what follows, for each of their steps, [N, P]."""
         weight = (self.discount ** jnp.arange(self.settings.horizon))[:, None, None, None]
         alive, states = course.alive[1:], course.states[1:]
         by_model = jnp.moveaxis(states, 2, 0).reshape(self.models.count, -1, states.shape[-1])

@@ -84,8 +84,8 @@ class SAC(OffPolicyLearner):
 
         def loss(acting: Policy, here: Gaussian) -> tuple[Array, tuple[Array, Array]]:
             action, density = squashed(here, second, parts)
+            # With a critic for each model, each is climbed on its model's own states: the mean of the values.
             gain = jnp.min(twin_values(state.critics, acting, batch.observation, action), axis=1)
-            # Each model's value is climbed on that model's own states: the gradient of the mean of the values.
             noise = jnp.mean(here.log_deviation[..., :parts])
             return jnp.mean(temperature * density - gain), (noise, -jnp.mean(density))
 

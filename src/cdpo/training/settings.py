@@ -64,7 +64,7 @@ class LoopSettings:
     random: int = 1
     """Episodes of uniform actions at first, before anything is learned."""
     stretch: int = 0
-    """Real steps after which an agent learns, within episodes too; 0 for whole episodes."""
+    """Real steps after which an agent learns, within episodes too, and at their ends; 0: at their ends alone."""
 
     def __post_init__(self) -> None:
         """Reject settings outside their range."""
