@@ -12,7 +12,7 @@ from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Size, Trust
 from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.critics import state_values
-from cdpo.solvers.policy import HostPolicy, Policy
+from cdpo.solvers.policy import HostPolicy, Policy, counted, kl_divergence
 from cdpo.solvers.values import roll_out
 from cdpo.training.settings import Settings
 
@@ -91,6 +91,29 @@ def test_its_gradient_is_that_of_finite_differences(linear_task, linear_belief, 
             )
             slope = sum(jnp.sum(g * w) for g, w in zip(jax.tree.leaves(gradient), ways, strict=True))
             np.testing.assert_allclose((ahead - back) / 2e-6, slope, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 5.0])
+def test_the_divergence_along_rollouts_has_the_multipliers_share_when_the_trust_region_is_on(
+    linear_task, linear_belief, some_policy, around, multiplier
+):
+    task = linear_task(steered)
+    models = reference_model(linear_belief(task, [[[0.2], [0.5]]]), 1)
+    solver, policy = BPTT(TINY), some_policy(task)
+    q = away(policy, 0.1)
+    state = solver.begin(policy, 1, KEY)._replace(log_multiplier=jnp.log(multiplier))
+    begin = jnp.linspace(-1, 1, 4).reshape(1, 4, 1)
+
+    def lagrangian(active):
+        objective = Objective(0.9, around(q, 0.1, active=active))
+        return solver.lagrangian(policy.net, policy, state, models, objective, begin, KEY)
+
+    (constrained, (path, _)), (free, _) = lagrangian(True), lagrangian(False)
+    here = path.states[:-1]
+    divergence = np.mean(counted(kl_divergence(policy(here), q(here))), axis=(1, 2))
+    spent = np.average(divergence, weights=0.9 ** np.arange(TINY.horizon))
+    assert spent > 0.01
+    np.testing.assert_allclose((1 + multiplier) * constrained, free + multiplier * spent, rtol=1e-4)
 
 
 def test_the_noise_of_every_part_is_held(linear_task, linear_belief, starts_at):

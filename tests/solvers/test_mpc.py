@@ -9,8 +9,10 @@ import pytest
 from cdpo.dynamics.models import reference_model
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Trust
-from cdpo.solvers.mpc import MPC, MPCSettings
+from cdpo.solvers.mpc import MPC, Learning, Lesson, MPCSettings
+from cdpo.solvers.plans import Planning
 from cdpo.solvers.policy import HostPolicy, Policy
+from cdpo.solvers.search import Found
 from cdpo.solvers.values import roll_out
 from cdpo.training.settings import Settings
 
@@ -64,11 +66,23 @@ def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear
     assert metrics["gain"] >= 0
 
 
-def test_averaging_moves_the_policy_by_the_mean_of_what_was_found(linear_task, linear_belief, some_policy, starts_at):
+def finding(monkeypatch, better):
+    """Searches find `better(plans)`, whatever it is worth."""
+
+    def found(planning, states, plans, key):
+        return Found(better(plans), jnp.zeros(len(plans)), jnp.zeros(len(plans)))
+
+    monkeypatch.setattr(Planning, "better", found)
+
+
+def test_averaging_moves_the_policy_by_the_mean_of_what_was_found(
+    linear_task, linear_belief, some_policy, starts_at, monkeypatch
+):
     task = linear_task(steered)
     models = reference_model(linear_belief(task, [[[0.0], [0.5]]]), 1)
     policy, starts = some_policy(task), starts_at([[1.0]])
     objective = Objective(0.9, Trust.off(policy, 4))
+    finding(monkeypatch, lambda plans: plans + jnp.array([0.0, 0.1, 0.2, 0.5])[:, None])
 
     def planned(distils):
         mpc = MPC(MPCSettings(**TINY | {"distils": distils}))
@@ -76,7 +90,7 @@ def test_averaging_moves_the_policy_by_the_mean_of_what_was_found(linear_task, l
 
     (same, cloned, _), (moved, averaged, _) = planned("cloning"), planned("averaging")
     jax.tree.map(np.testing.assert_array_equal, same.net, policy.net)
-    assert np.any(np.asarray(moved.net.weights[0] != policy.net.weights[0]))
+    jax.tree.map(lambda new, old: np.testing.assert_allclose(new - old, 0.2, rtol=1e-5), moved.net, policy.net)
     np.testing.assert_array_equal(cloned.states, averaged.states)
     # What is learned then is to stay there.
     np.testing.assert_allclose(averaged.mean, moved(averaged.states).mean, rtol=1e-5)
@@ -116,6 +130,59 @@ def test_states_after_an_end_are_no_lesson_and_plans_begin_anew(linear_task, lin
         weight, np.broadcast_to([[[1], [1], [0]], [[1], [0], [0]], [[1], [1], [0]]], (3, 3, 4))
     )
     assert told["imagined_ends"] == 1
+
+
+def test_a_plan_goes_on_from_what_is_left_of_the_last_and_anew_after_an_end(
+    linear_task, linear_belief, some_policy, starts_at, monkeypatch
+):
+    task = linear_task(steered, beyond_one)
+    models = reference_model(linear_belief(task, [[[1.0], [0.0]]]), 1)  # s' = 2 s
+    policy, starts = some_policy(task), starts_at([[0.3]])  # 0.6, and 1.2 is an end
+    mpc = MPC(MPCSettings(**TINY | {"imitated": 3, "steps": 3, "moves": "actions"}))
+    finding(monkeypatch, lambda plans: plans + 0.1)
+    objective = Objective(0.9, Trust.off(policy, 4))
+    _, lesson, _ = mpc._planned(policy, models, objective, starts, mpc.begin(policy, 1, KEY), KEY)
+    moves = np.asarray(lesson.mean - policy(lesson.states).mean).reshape(3, 3, 4)
+    np.testing.assert_allclose(moves[:, :, 0], [[0.1, 0.1, 0.1], [0.2, 0.2, 0.1], [0.1, 0.1, 0.1]], rtol=1e-4)
+
+
+def test_what_was_planned_is_learned_for_as_many_rounds_as_are_kept(linear_task, linear_belief, starts_at):
+    def weights(**settings):
+        _, policy, _, _ = solved(linear_task, linear_belief, starts_at, plans=4, updates=2, batch=8, **settings)
+        return np.asarray(policy.net.weights[0])
+
+    np.testing.assert_array_equal(weights(rounds=1, kept=1), weights(rounds=1, kept=2))
+    assert np.any(weights(rounds=2, kept=1) != weights(rounds=2, kept=2))
+    np.testing.assert_array_equal(weights(rounds=2, kept=2), weights(rounds=2, kept=8))
+
+
+def test_the_policys_gradient_has_the_multipliers_share_of_the_divergence_when_the_trust_region_is_on(
+    linear_task, linear_belief, some_policy, starts_at, around
+):
+    task = linear_task(steered)
+    models = reference_model(linear_belief(task, [[[0.0], [0.5]]]), 1)
+    policy, mpc = some_policy(task), MPC(MPCSettings(**TINY))
+    q = jax.tree.map(lambda leaf: leaf + 0.1, policy)
+    states = jnp.linspace(-1, 1, 4)[:, None]
+    lessons = Lesson(states[None], jnp.ones((1, 4, 1)), jnp.ones((1, 4)))
+    state = mpc.begin(policy, 1, KEY)._replace(log_multiplier=jnp.asarray(1.0))
+    learning = Learning(policy, mpc._descent.init(eqx.filter(policy.net, eqx.is_array)), state, jnp.zeros((1, 2, 1)))
+
+    def gradient(trust):
+        update = jax.jit(
+            lambda key: mpc._update(lessons, 1, models, Objective(0.9, trust), starts_at([[0.0]]), learning, key)
+        )
+        moment = update(KEY)[0].optimiser[0].mu
+        return jax.tree.map(lambda leaf: np.asarray(leaf) / 0.1, moment)  # Adam's first moment after a step
+
+    trust = around(q, 0.1)
+    divergence = jax.grad(lambda net: trust.spent(eqx.tree_at(lambda p: p.net, policy, net), trust.watched))(policy.net)
+    jax.tree.map(
+        lambda on, off, kl: np.testing.assert_allclose((1 + np.e) * on - off, np.e * kl, rtol=1e-2, atol=1e-3),
+        gradient(trust),
+        gradient(around(q, 0.1, active=False)),
+        divergence,
+    )
 
 
 def test_values_stay_within_what_rewards_can_add_up_to(linear_task, linear_belief, some_policy, starts_at):
