@@ -167,6 +167,8 @@ def test_every_baseline_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny
         (lambda: cdpo.CDPO("pusher", solver="bttp"), "unknown solver 'bttp'; did you mean 'bptt'"),
         (lambda: cdpo.CDPO("pusher", solver="bptt", bptt={"horizon": 0}), "bptt.horizon must be at least 1"),
         (lambda: cdpo.CDPO("pusher", learner="moo"), "unknown learner 'moo'; did you mean 'mpo'"),
+        (lambda: cdpo.CDPO("pusher", learner=None), "learner must be a word, not None"),
+        (lambda: cdpo.CDPO("pusher", solver=["dyna"]), "solver must be a word, not"),
         (lambda: cdpo.CDPO("pusher", solver="bptt", learner="mpo"), "makes no use of the settings of learner"),
         (lambda: cdpo.CDPO("pusher", learner="ppo", sac={"hidden": (3,)}), "makes no use of the settings of sac"),
         (lambda: cdpo.CDPO("pusher", learner="ppo", dyna={"real": 0.3}), "makes no use of dyna's real"),

@@ -107,6 +107,9 @@ class Reproduce:
             return None
         if self.figure not in FIGURES:
             raise unknown("figure", self.figure, FIGURES)
+        for option in ("tasks", "agents", "variants"):
+            if f"--{option}" in words and not getattr(self, option):
+                raise UserError(f"no {option} are named; for all of them leave --{option} out")
         out = Path("runs") / f"{self.figure}-{self.scale}" if self.out is None else self.out
         command = shlex.join(["cdpo", *words])
         where = cluster(self.ray) if self.ray else contextlib.nullcontext(run_here)

@@ -283,6 +283,9 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
 
 def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) -> Settings:
     """A preset's settings with changes by part, and to the rule by name."""
+    for part in ("solver", "learner"):
+        if not isinstance(changes.get(part, ""), str):
+            raise UserError(f"{part} must be a word, not {changes[part]!r}")
     learner = changes.get("learner", "sac")
     start = preset(name, task, rule, learner)
     used = parts_of(type(start.rule), changes.get("solver", start.solver), learner)
