@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from cdpo.experiments import FIGURES, ablation, reproduce
@@ -88,3 +89,12 @@ def test_some_variants_alone_are_run_by_name(tmp_path, monkeypatch):
     monkeypatch.setitem(FIGURES, "ablation", dataclasses.replace(FIGURES["ablation"], cells=lambda scale: few))
     reproduce("ablation", "smoke", tmp_path / "run", "cdpo reproduce", Progress().task, variants=["bound 0.3"])
     assert [each["label"] for each in RunFolder.open(tmp_path / "run").summary["results"]] == ["bound 0.3"]
+
+
+@pytest.mark.slow
+def test_every_solver_goes_through_the_figure(tmp_path):
+    solvers = ["POPLIN-P", "BPTT"]
+    told = reproduce("ablation", "smoke", tmp_path / "run", "cdpo reproduce", Progress().task, variants=solvers)
+    assert [record["label"] for record in told[1]] == solvers
+    assert all(record["stopped"] == {} and all(np.isfinite(record["final"])) for record in told[1])
+    assert (tmp_path / "run" / "figures" / "solver.svg").exists()

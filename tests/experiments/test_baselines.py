@@ -1,10 +1,12 @@
 """The comparison with other agents: who takes part, for how long, and what is drawn of it."""
 
+import numpy as np
 import pytest
 
 from cdpo.agents import RULES
-from cdpo.experiments import baselines
-from cdpo.experiments.baselines import LONG, MODEL_FREE, cells
+from cdpo.experiments import baselines, reproduce
+from cdpo.experiments.baselines import LONG, MODEL_BASED, MODEL_FREE, cells
+from cdpo.progress import Progress
 from cdpo.tasks import find_task
 from cdpo.training.presets import preset
 
@@ -30,10 +32,19 @@ def test_agents_without_a_model_also_have_longer_runs_with_few_evaluations():
         assert cell.label.endswith(", longer")
 
 
-@pytest.mark.parametrize("scale", ["smoke", "quick"])
-def test_at_smaller_scales_a_few_are_run(scale):
-    assert [cell.settings.rule.name for cell in cells(scale)] == ["cdpo", "mbpo", "sac"]
+def test_at_smaller_scales_all_are_run_that_learn_nothing_or_a_few_that_do():
+    assert [cell.settings.rule.name for cell in cells("quick")] == ["cdpo", "mbpo", "sac"]
+    assert [cell.settings.rule.name for cell in cells("smoke")] == [*MODEL_BASED, *MODEL_FREE]
     assert all(cell.settings.hidden == (8,) for cell in cells("smoke"))
+
+
+@pytest.mark.slow
+def test_every_agent_goes_through_the_figure(tmp_path):
+    paths, records = reproduce("baselines", "smoke", tmp_path / "run", "cdpo reproduce baselines", Progress().task)
+    assert [record["agent"] for record in records] == [*MODEL_BASED, *MODEL_FREE]
+    for record in records:
+        assert record["stopped"] == {} and all(np.isfinite(record["final"]))
+    assert {"returns.svg", "ledger.svg", "calibration.svg", "improvement.csv"} <= {path.name for path in paths}
 
 
 def test_at_equal_steps_whoever_ended_before_is_told_by_its_longer_run(tmp_path, curve, record, rows):

@@ -48,7 +48,11 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "heads": (WHOLE, "4 heads", "3 heads"),
     "solver": (WHOLE, "POPLIN-P", "BPTT"),
 }
-_FEW = (WHOLE, "referential only", "bound 0.3", "no bound", "3 heads")  # for a look at how it works
+_FEW: dict[Scale, tuple[str, ...]] = {
+    "smoke": (WHOLE, "referential only", "no bound", "POPLIN-P", "BPTT"),
+    "quick": (WHOLE, "referential only", "bound 0.3", "no bound", "3 heads"),
+    "paper": tuple(VARIANTS),
+}
 
 BUDGETS: dict[Scale, dict[str, Budget]] = {
     "smoke": {"inverted-pendulum": Budget(2, 2)},
@@ -64,7 +68,7 @@ def cells(scale: Scale) -> list[TrainingCell]:
         start = at_scale(preset("default", find_task(task)), scale)
         for label, changes in VARIANTS.items():
             settings = on_equal_terms(start.changed(**changes))
-            if (label == WHOLE or settings != start) and (label in _FEW or scale == "paper"):
+            if (label == WHOLE or settings != start) and label in _FEW[scale]:
                 found.append(TrainingCell(task, settings, budget.episodes, budget.seeds, label=label))
     return found
 

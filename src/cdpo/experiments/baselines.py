@@ -16,7 +16,7 @@ MODEL_BASED = ("cdpo", "mbpo", "slbo", "me-trpo", "dpi")
 MODEL_FREE = ("sac", "ppo", "mpo")
 LONG = 300_000  # environment steps, in episodes as long as they can be, that agents without a model have by themselves
 _EVALUATIONS = 40  # of such a run
-_FEW = ("cdpo", "mbpo", "sac")  # for a look at how it works
+_FEW = ("cdpo", "mbpo", "sac")  # for a look at how they learn
 
 BUDGETS: dict[Scale, dict[str, Budget]] = {
     "smoke": {"inverted-pendulum": Budget(2, 2)},
@@ -26,10 +26,10 @@ BUDGETS: dict[Scale, dict[str, Budget]] = {
 
 
 def cells(scale: Scale) -> list[TrainingCell]:
-    """Every agent on every task; at the paper's scale those without a model once more, for longer."""
+    """Every agent on every task, few at quick; at the paper's scale those without a model once more, for longer."""
     found = []
     for task, (episodes, seeds) in BUDGETS[scale].items():
-        agents = (*MODEL_BASED, *MODEL_FREE) if scale == "paper" else _FEW
+        agents = _FEW if scale == "quick" else (*MODEL_BASED, *MODEL_FREE)
         settings = {agent: preset("default", find_task(task), agent) for agent in agents}
         for own in settings.values():
             found.append(TrainingCell(task, at_scale(own, scale), episodes, seeds))

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from cdpo.agents import CDPO
+from cdpo.agents import CDPO, Exploration
 from cdpo.experiments.figure import Scale
 from cdpo.experiments.training import TrainingCell
 from cdpo.tasks import find_task
@@ -29,7 +29,9 @@ _SMOKE: dict[str, dict[str, Any]] = {
     "loop": {"random": 1, "stretch": 0},
     "ensemble": {"heads": 2, "hidden": (8,), "steps": 4, "check": 2, "batch": 8},
     "dyna": {"rounds": 1, "updates": 2, "particles": 2, "horizon": 2, "batch": 4},
-    "sac": {"hidden": (8,)},
+    "bptt": {"updates": 2, "particles": 2, "horizon": 2, "hidden": (8,)},
+    "mpc": {"rounds": 1, "updates": 2, "plans": 2, "particles": 2, "horizon": 2, "batch": 4, "hidden": (8,)},
+    **{learner: {"hidden": (8,)} for learner in ("sac", "mpo", "ppo", "trpo")},
 }
 
 
@@ -51,8 +53,8 @@ def at_scale(settings: Settings, scale: Scale) -> Settings:
     """The same agent; that of smoke learns nothing, and compiles in seconds."""
     if scale != "smoke":
         return settings
-    rule = {"models": 2} if hasattr(settings.rule, "models") else {}
-    return settings.changed(rule=rule, **{part: told for part, told in _SMOKE.items() if part in settings.parts})
+    rule = {"models": min(2, settings.rule.models)} if isinstance(settings.rule, Exploration) else {}
+    return settings.changed(rule=rule, **_SMOKE)
 
 
 def on_equal_terms(settings: Settings) -> Settings:
