@@ -1,8 +1,7 @@
 """Agents without a model: off-policy learners on the replay of real transitions.
 
 An iteration is an episode, or a stretch of one: for each of its steps `ratio` updates of the learner, all after its
-end. Where others learn between two steps, these have as many updates on as many transitions, only
-later.
+end. Where others learn between two steps, these have as many updates on as many transitions, only later.
 """
 
 from dataclasses import dataclass

@@ -36,8 +36,8 @@ class PlanSettings(SearchSettings):
     horizon: int = 10
     """Steps of a plan."""
     reach: float = 1.0
-    """First deviation of a search: of actions before squashing; or of the parameters of a layer, times the root of its
-    inputs."""
+    """First deviation of a search: of actions before squashing; or of parameters, there divided by the root of the
+    inputs of their layer."""
 
     def __post_init__(self) -> None:
         """Colour is of actions."""
