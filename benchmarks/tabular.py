@@ -14,8 +14,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 import plain
 
+from cdpo.noise import fold, uniform_pairs
 from cdpo.tabular import BQL, CDPO, MM, PSRL, UBE, UCRL, Agent, Chain, Greedy, QLearning, simulate
-from cdpo.tabular.samplers import fold, uniform_pairs
 
 PUBLISHED = 2660  # agent-steps a second of the original study's Python, PSRL at N = 10, on one core
 SIZE, SEEDS, STEPS = 10, 64, 12_500

@@ -11,7 +11,7 @@ from cdpo.agents import deciding
 from cdpo.cli import _run
 from cdpo.errors import UserError
 
-PLANS = {"candidates": 4, "elites": 2, "iterations": 2, "horizon": 3}
+PLANS = {"candidates": 16, "elites": 2, "iterations": 2, "horizon": 3}
 HANGING = np.array([np.pi, 0.0])
 
 

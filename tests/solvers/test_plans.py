@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cdpo.dynamics.models import sampled_models
+from cdpo.solvers import plans
 from cdpo.solvers.mpc import MPCSettings
 from cdpo.solvers.plans import Planning
 from cdpo.solvers.policy import REACH
@@ -100,13 +103,37 @@ def test_nothing_that_follows_an_end_counts(planning):
 def test_what_is_found_is_worth_more_than_what_the_policy_proposes(planning, moves, method):
     plan = planning(moves, method=method, candidates=64, elites=8, iterations=5, reach=1.0)
     found = jax.jit(lambda: plan.better(STATES, plan.none(3), KEY))()
-    roll = jax.random.split(KEY)[1]  # what all candidates meet
-    own = plan.worth(course_of(plan, STATES, plan.none(3)[None], roll))[0]
+    own = plan.worth(course_of(plan, STATES, plan.none(3)[None]))[0]  # these models have no noise
     np.testing.assert_allclose(found.first, own, rtol=1e-4, atol=1e-5)
-    course = course_of(plan, STATES, found.best[None], roll)
+    course = course_of(plan, STATES, found.best[None])
     np.testing.assert_allclose(found.value, plan.worth(course)[0], rtol=1e-4, atol=1e-5)
     assert np.all(np.asarray(found.value - found.first) > 0.01)
     assert np.all(np.abs(course.mean) <= 0.9 * REACH)
+
+
+def test_plans_that_do_not_fit_into_memory_at_once_are_searched_for_block_by_block(planning, monkeypatch):
+    states = jnp.linspace(-1, 1, 6)[:, None]
+
+    def found(most):
+        plan = planning("parameters", candidates=8)
+        size = 8 * plan.none(1).size
+        monkeypatch.setattr(plans, "_HELD", most * size)
+        lowered = jax.jit(lambda key: plan.better(states, plan.none(6), key)).lower(KEY)
+        drawn = f"tensor<{plans._block(6, size)}x8x{plan.none(1).size}xf32>"
+        assert drawn in lowered.as_text()
+        return lowered.compile()(KEY)
+
+    together = found(6)
+    for most in (5, 2, 1, 0):  # in blocks of 3, 2, 1 and 1
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found(most), together)
+
+
+@given(count=st.integers(1, 500), size=st.integers(1, 2**28))
+def test_blocks_are_equal_and_as_long_as_may_be(count, size):
+    block = plans._block(count, size)
+    assert count % block == 0
+    assert block == 1 or block * size <= plans._HELD
+    assert not any(longer * size <= plans._HELD for longer in range(block + 1, count + 1) if count % longer == 0)
 
 
 def test_what_is_left_of_a_plan_is_all_but_its_first_step(planning):

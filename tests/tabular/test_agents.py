@@ -8,6 +8,7 @@ import pytest
 from scipy import optimize, special, stats
 
 from cdpo.errors import UserError
+from cdpo.noise import fold
 from cdpo.tabular.agents import AGENTS, BQL, CDPO, MM, PSRL, UBE, UCRL, Greedy, Oracle, QLearning, Random
 from cdpo.tabular.agents.base import Belief, Plan, probability_of_best
 from cdpo.tabular.agents.bql import BQLMemory, inverse_log_minus_digamma, mixture_update
@@ -17,7 +18,6 @@ from cdpo.tabular.agents.ucrl import extended_value_iteration
 from cdpo.tabular.mdp import FiniteMDP
 from cdpo.tabular.planning import Known, Model, policy_iteration, uniform_policy, visitation
 from cdpo.tabular.posterior import NormalGamma, Posterior, Prior, Transitions
-from cdpo.tabular.samplers import fold
 
 S, A = 4, 2
 KEY = jax.random.key(0)

@@ -25,6 +25,8 @@ from cdpo.solvers.search import Found, SearchSettings, search
 
 # Of the reach of a policy's mean: what lies closer to its end could only be imitated by ever larger parameters.
 _PLANNED = 0.9
+# Numbers of candidates that are held at a time, 256 MiB of them: more plans are searched for one block after the other.
+_HELD = 2**26
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,20 @@ class Planning(NamedTuple):
         return jnp.concatenate([plans[:, 1:], jnp.zeros_like(plans[:, :1])], axis=1)
 
     def better(self, states: Array, plans: Array, key: Array) -> Found:
-        """Plans for states [P, d], searched for from the given ones on. All candidates meet the same noise."""
-        find, roll = jax.random.split(key)
+        """Plans for states [P, d], searched for from the given ones on. All candidates of one meet the same noise."""
+        deviation = self._deviation()
 
-        def score(candidates: Array) -> Array:
-            return self.worth(self.course(states, jnp.moveaxis(candidates, 1, 0), roll)).T
+        def one(problem: tuple[Array, Array, Array]) -> Found:
+            state, plan, key = problem
+            find, roll = jax.random.split(key)
 
-        return search(score, plans, self._deviation(), find, self.settings)
+            def score(candidates: Array) -> Array:
+                return self.worth(self.course(state[None], candidates[:, None], roll))[:, 0]
+
+            return search(score, plan, deviation, find, self.settings)
+
+        problems = states, plans, jax.random.split(key, len(plans))
+        return jax.lax.map(one, problems, batch_size=_block(len(plans), self.settings.candidates * plans[0].size))
 
     def course(self, states: Array, plans: Array, key: Array) -> Course:
         """Of plans [N, P, ...] from states [P, d]."""
@@ -155,3 +164,9 @@ class Planning(NamedTuple):
         weights[-1], biases[-1] = held
         noise = eqx.tree_at(lambda n: (n.weights, n.biases), net, (tuple(weights), tuple(biases)))
         return reach * ravel_pytree(noise)[0]
+
+
+def _block(count: int, size: int) -> int:
+    """How many of `count` problems, each of this `size`, are held at a time: as many as may be, in equal blocks."""
+    lengths = (block for block in range(count, 1, -1) if count % block == 0)
+    return next((block for block in lengths if block * size <= _HELD), 1)

@@ -1,4 +1,4 @@
-"""Search without gradients, of many problems at once: the cross-entropy method, and path integrals (MPPI)."""
+"""Search without gradients: the cross-entropy method, and path integrals (MPPI)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cdpo.errors import UserError
+from cdpo.noise import normal
 from cdpo.told import Told
 
 _LEAST = 0.05  # of the first deviation: a search never looks less wide
@@ -39,82 +40,73 @@ class SearchSettings(Told, shaping=("colour",), zero=("colour",)):
 
 
 class Found(NamedTuple):
-    """Of each of P problems."""
+    """By a search, or by as many as its leading axes say."""
 
-    best: Array  # [P, ...], of the start, all candidates, and where the search ended
-    value: Array  # [P], what it is worth
-    first: Array  # [P], what the start was worth
+    best: Array  # [...], of the start, all candidates, and where the search ended
+    value: Array  # [], what it is worth
+    first: Array  # [], what the start was worth
 
 
 class _Standing(NamedTuple):
-    mean: Array  # [P, ...]
-    spread: Array  # [P, ...]
-    best: Array  # [P, ...]
-    value: Array  # [P]
+    mean: Array  # [...]
+    spread: Array  # [...]
+    best: Array  # [...]
+    value: Array  # []
 
 
 def search(
     score: Callable[[Array], Array], start: Array, deviation: Array, key: Array, settings: SearchSettings
 ) -> Found:
-    """The best of candidates [P, N, ...] around `start` [P, ...] by their scores [P, N], larger being better.
+    """The best of candidates [N, ...] around `start` [...] by their scores [N], larger being better.
 
-    `deviation` is that of the first draws and broadcasts to the start. Noise is coloured along the second axis of a
-    start [P, H, m]. A score that is no number is worth nothing.
+    `deviation` is that of the first draws and broadcasts to the start. Noise is coloured along the first axis of a
+    start [H, m]. A score that is no number is worth nothing.
     """
     widest = jnp.broadcast_to(deviation, start.shape)
-    shape = (start.shape[0], settings.candidates, *start.shape[1:])
+    shape = (settings.candidates, *start.shape)
 
     def judged(candidates: Array, best: Array, value: Array) -> tuple[Array, Array, Array]:
         """What candidates are worth, and the best so far with them."""
         worth = score(candidates)
         worth = jnp.where(jnp.isfinite(worth), worth, -jnp.inf)
-        top = jnp.argmax(worth, axis=1)
-        most = jnp.max(worth, axis=1)
-        winner = jnp.take_along_axis(candidates, _like(top[:, None], candidates), axis=1)[:, 0]
-        return worth, jnp.where(_like(most > value, best), winner, best), jnp.maximum(most, value)
+        top = jnp.argmax(worth)
+        return worth, jnp.where(worth[top] > value, candidates[top], best), jnp.maximum(worth[top], value)
 
     def step(at: _Standing, key: Array) -> tuple[_Standing, Array]:
-        noise = coloured(key, shape, settings.colour) if start.ndim == 3 else jax.random.normal(key, shape)
-        drawn = at.mean[:, None] + at.spread[:, None] * noise.at[:, 0].set(0.0)
+        noise = coloured(key, shape, settings.colour) if start.ndim == 2 else normal(key, shape)
+        drawn = at.mean + at.spread * noise.at[0].set(0.0)
         worth, best, value = judged(drawn, at.best, at.value)
         mean, spread = _moved(drawn, worth, settings)
-        return _Standing(mean, jnp.maximum(spread, _LEAST * widest), best, value), worth[:, 0]
+        return _Standing(mean, jnp.maximum(spread, _LEAST * widest), best, value), worth[0]
 
-    begin = _Standing(start, widest, start, jnp.full(start.shape[0], -jnp.inf))
+    begin = _Standing(start, widest, start, jnp.asarray(-jnp.inf))
     end, stood = jax.lax.scan(step, begin, jax.random.split(key, settings.iterations))
-    _, best, value = judged(end.mean[:, None], end.best, end.value)
+    _, best, value = judged(end.mean[None], end.best, end.value)
     return Found(best, value, stood[0])
 
 
 def _moved(drawn: Array, worth: Array, settings: SearchSettings) -> tuple[Array, Array]:
-    """Where a search stands once it knows what candidates [P, N, ...] are worth, and how wide it looks next."""
+    """Where a search stands once it knows what candidates [N, ...] are worth, and how wide it looks next."""
     if settings.method == "cem":
-        _, rows = jax.lax.top_k(worth, settings.elites)
-        elites = jnp.take_along_axis(drawn, _like(rows, drawn), axis=1)
-        return jnp.mean(elites, axis=1), jnp.std(elites, axis=1)
+        elites = drawn[jax.lax.top_k(worth, settings.elites)[1]]
+        return jnp.mean(elites, axis=0), jnp.std(elites, axis=0)
     usable = jnp.isfinite(worth)
-    below = jnp.where(usable, worth - jnp.max(worth, axis=1, keepdims=True), 0.0)
-    count = jnp.maximum(jnp.sum(usable, axis=1, keepdims=True), 1)
-    scale = jnp.sqrt(jnp.sum(below**2, axis=1, keepdims=True) / count)
+    below = jnp.where(usable, worth - jnp.max(worth), 0.0)
+    scale = jnp.sqrt(jnp.sum(below**2) / jnp.maximum(jnp.sum(usable), 1))
     weight = jnp.where(usable, jnp.exp(settings.sharpness * below / jnp.maximum(scale, 1e-8)), 0.0)
-    weight = _like(weight / jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1e-8), drawn)
-    mean = jnp.sum(weight * drawn, axis=1)
-    return mean, jnp.sqrt(jnp.sum(weight * (drawn - mean[:, None]) ** 2, axis=1))
+    weight = weight / jnp.maximum(jnp.sum(weight), 1e-8)
+    mean = jnp.tensordot(weight, drawn, axes=1)
+    return mean, jnp.sqrt(jnp.tensordot(weight, (drawn - mean) ** 2, axes=1))
 
 
 def coloured(key: Array, shape: tuple[int, ...], colour: float) -> Array:
     """Normal noise [..., H, m] of variance one, whose power along H falls with the frequency to the power `colour`."""
     if colour == 0:
-        return jax.random.normal(key, shape)
+        return normal(key, shape)
     length = 2 * shape[-2]  # twice as long, and cut: the end must not join the beginning
     frequency = jnp.fft.rfftfreq(length)
     amplitude = jnp.maximum(frequency, 1 / length) ** (-colour / 2)
-    real, imaginary = jax.random.normal(key, (2, *shape[:-2], len(frequency), shape[-1]))
+    real, imaginary = normal(key, (2, *shape[:-2], len(frequency), shape[-1]))
     noise = jnp.fft.irfft(amplitude[:, None] * (real + 1j * imaginary), length, axis=-2)[..., : shape[-2], :]
     power = amplitude[0] ** 2 + 4 * jnp.sum(amplitude[1:-1] ** 2) + amplitude[-1] ** 2
     return noise * (length / jnp.sqrt(power))
-
-
-def _like(values: Array, other: Array) -> Array:
-    """With as many axes as the other."""
-    return values.reshape(*values.shape, *(1,) * (other.ndim - values.ndim))

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from cdpo.errors import UserError
+from cdpo.noise import fold
 from cdpo.tabular.planning import Known, Model
-from cdpo.tabular.samplers import fold, standard_gamma, student_t
+from cdpo.tabular.samplers import standard_gamma, student_t
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 
 from cdpo.errors import UserError
+from cdpo.noise import fold, normal_from, uniform_pairs
 from cdpo.tabular.agents.base import Agent, Memory, Plan, without_model
 from cdpo.tabular.environments import Environment, Fixed
 from cdpo.tabular.ledger import Entry, ledger_entry
@@ -33,7 +34,6 @@ from cdpo.tabular.planning import (
     uniform_policy,
 )
 from cdpo.tabular.posterior import Prior, Transitions
-from cdpo.tabular.samplers import fold, normal_from, uniform_pairs
 
 LANES = 8
 _MOST = 10**9  # counts and their sums fit 32 bits

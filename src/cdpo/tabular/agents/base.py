@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from cdpo.noise import uniform_pairs
 from cdpo.tabular.mdp import FiniteMDP, draw, inverse_cdf_table
 from cdpo.tabular.planning import Known, Model, uniform_policy
 from cdpo.tabular.posterior import Posterior, Prior, Transitions
-from cdpo.tabular.samplers import uniform_pairs
 
 Memory = Any  # an agent's own pytree
 

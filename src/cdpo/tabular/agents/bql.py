@@ -10,11 +10,12 @@ from jax import Array
 from jax.scipy.special import digamma, polygamma
 
 from cdpo.errors import UserError
+from cdpo.noise import fold
 from cdpo.tabular.agents.base import Agent, Plan
 from cdpo.tabular.mdp import FiniteMDP
 from cdpo.tabular.planning import Known
 from cdpo.tabular.posterior import NormalGamma, Prior, Transitions
-from cdpo.tabular.samplers import fold, student_t
+from cdpo.tabular.samplers import student_t
 
 _POLICY_DRAWS = 256  # for the policy's probabilities, which only the regret of values looks at
 

@@ -7,9 +7,9 @@ import jax
 from jax import Array
 
 from cdpo.errors import UserError, check_choices
+from cdpo.noise import fold
 from cdpo.tabular.agents.base import Belief, Plan, PosteriorAgent
 from cdpo.tabular.planning import Model, visitation
-from cdpo.tabular.samplers import fold
 from cdpo.tabular.solve import Aggregation, Trust, solve
 
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from cdpo.errors import UserError
+from cdpo.noise import uniform_pairs
 from cdpo.tabular.agents.base import Agent, Plan
 from cdpo.tabular.mdp import FiniteMDP
 from cdpo.tabular.planning import Known, uniform_policy
 from cdpo.tabular.posterior import Prior, Transitions
-from cdpo.tabular.samplers import uniform_pairs
 
 
 class QMemory(eqx.Module):
