@@ -51,6 +51,7 @@ bench: $(PEERS) ## measure the tabular and the deep part, beside others
 	@$(BIN)/python benchmarks/tabular.py
 	@$(BIN)/python benchmarks/deep.py
 	@$(BIN)/python benchmarks/bptt.py
+	@$(BIN)/python benchmarks/mpc.py
 	@$(BIN)/python benchmarks/sac.py
 
 clean: ## remove .venv and caches (runs/ stays: it holds results)

@@ -23,28 +23,32 @@ from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.policy import Policy
 from cdpo.tasks import TASKS
 
+TASK = TASKS["half-cheetah"]
 MODELS, DISCOUNT = 5, 0.99
 KEY = jax.random.key(0)
 Gradient = list[np.ndarray]
 
 
-def problem(particles: int, horizon: int) -> tuple[BPTT, Policy, ModelSet, Trust, jax.Array]:
-    """Untrained networks of the default sizes, half a step inside a trust region, and where rollouts begin."""
-    task = TASKS["half-cheetah"]
-    ensemble = Ensemble.create(task, EnsembleSettings(), KEY)
-    size = task.observations
+def untrained(settings: EnsembleSettings) -> ModelSet:
+    """Models that nothing has been learned by."""
+    ensemble, size = Ensemble.create(TASK, settings, KEY), TASK.observations
     anywhere = jnp.array([-jnp.inf, jnp.inf])
     range_ = jnp.broadcast_to(anywhere[:, None], (2, size))
     calibration = Calibration(jnp.ones(size), jnp.zeros(size))
-    belief = Belief(ensemble, calibration, range_, anywhere, jnp.asarray(False), task)
+    belief = Belief(ensemble, calibration, range_, anywhere, jnp.asarray(False), TASK)
+    return sampled_models(belief, MODELS, "subset", KEY)
+
+
+def problem(particles: int, horizon: int) -> tuple[BPTT, Policy, ModelSet, Trust, jax.Array]:
+    """Untrained networks of the default sizes, half a step inside a trust region, and where rollouts begin."""
+    models = untrained(EnsembleSettings())
     solver = BPTT(BPTTSettings(kind="svg", horizon=horizon, particles=particles))
-    policy, centre = (
-        Policy.create(task, ensemble.inputs, solver.settings.hidden, jax.random.fold_in(KEY, i)) for i in (1, 2)
-    )
-    blank = jnp.zeros((4, size))
+    inputs, hidden = models.belief.ensemble.inputs, solver.settings.hidden
+    policy, centre = (Policy.create(TASK, inputs, hidden, jax.random.fold_in(KEY, i)) for i in (1, 2))
+    blank = jnp.zeros((4, TASK.observations))
     trust = Trust.around(centre, blank, blank, jnp.ones(()))
-    begin = 0.1 * jax.random.normal(KEY, (MODELS, particles, size))
-    return solver, policy, sampled_models(belief, MODELS, "subset", KEY), trust, begin
+    begin = 0.1 * jax.random.normal(KEY, (MODELS, particles, TASK.observations))
+    return solver, policy, models, trust, begin
 
 
 def ours(particles: int, horizon: int) -> tuple[Callable[[], Gradient], int]:

@@ -1,8 +1,10 @@
 """What `make bench` runs, in small: that it runs. How fast is for it to say."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cdpo.training.presets import preset
@@ -28,3 +30,16 @@ def test_every_new_transition_is_an_update_of_sac(benchmark, monkeypatch, seeds)
     sac = benchmark("sac")
     monkeypatch.setattr(sac, "HIDDEN", (8,))
     sac.ours(updates=3, seeds=seeds)()  # which counts them itself
+
+
+@pytest.mark.slow
+def test_the_plans_of_a_round_of_half_cheetah_are_found_within_a_gibibyte(benchmark):
+    mpc = benchmark("mpc")
+    _, needed = mpc.plans(mpc.SETTINGS.mpc)
+    assert needed < 2**30
+
+
+def test_the_plans_of_a_round_are_found(benchmark):
+    mpc = benchmark("mpc")
+    small = replace(mpc.SETTINGS.mpc, plans=2, horizon=2, hidden=(8,))
+    assert np.isfinite(mpc.plans(small)[0]().value).all()
