@@ -3,6 +3,8 @@
 JAX generates Threefry bits on a CPU by a rolled loop of many small kernels. That was most of the time of simulations
 of finite MDPs, and of searches for a policy's parameters. Here the generator, the same Threefry-2x32 with 20 rounds, is
 one expression that XLA fuses with what uses it.
+
+A key that is drawn from or folded here is for nothing else: `jax.random.split` of it gives some of the same words.
 """
 
 import math

@@ -33,9 +33,10 @@ def test_every_new_transition_is_an_update_of_sac(benchmark, monkeypatch, seeds)
 
 
 @pytest.mark.slow
-def test_the_plans_of_a_round_of_half_cheetah_are_found_within_a_gibibyte(benchmark):
+@pytest.mark.parametrize("change", [{}, {"moves": "actions", "plans": 512, "candidates": 64}])
+def test_the_plans_of_a_round_of_half_cheetah_are_found_within_a_gibibyte(benchmark, change):
     mpc = benchmark("mpc")
-    _, needed = mpc.plans(mpc.SETTINGS.mpc)
+    _, needed = mpc.plans(replace(mpc.SETTINGS.mpc, **change))
     assert needed < 2**30
 
 

@@ -32,15 +32,19 @@ def _task(reward, terminates=never, observations=1, actions=1):
     return Task("toy", None, observations, -bound, bound, 10, reward, terminates)
 
 
-def _belief(task, changes):
-    """Members that say s' = s + [s, a] @ change, for `changes` [members, d + m, d]."""
+def _belief(task, changes, noise=None):
+    """Members that say s' = s + [s, a] @ change, for `changes` [members, d + m, d], with noise of this deviation."""
     weights = jnp.asarray(changes, jnp.float32)
     size = task.observations
-    net = MLP((weights,), (jnp.zeros((len(weights), size)),), "swish", False)
+    bias = jnp.zeros((len(weights), size))
+    if noise is not None:
+        weights = jnp.concatenate([weights, jnp.zeros_like(weights)], axis=-1)
+        bias = jnp.concatenate([bias, jnp.full_like(bias, 2 * jnp.log(noise))], axis=-1)
+    net = MLP((weights,), (bias,), "swish", False)
     still, fits, losses = Normaliser.identity(size), jnp.ones((), jnp.int32), jnp.zeros(len(weights))
-    ensemble = Ensemble(net, still, still, fits, losses, False, False, False)
+    ensemble = Ensemble(net, still, still, fits, losses, noise is not None, False, False)
     wide = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, size))
-    calibration = Calibration(jnp.ones(size), jnp.zeros(size))
+    calibration = Calibration(jnp.ones(size), jnp.full(size, float(noise is not None)))
     return Belief(ensemble, calibration, wide, jnp.array([-1e3, 1e3]), jnp.array(True), task)
 
 

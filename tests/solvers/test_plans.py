@@ -30,10 +30,10 @@ def beyond_two(observation, action, following):
 def planning(linear_task, linear_belief, some_policy):
     """Of a policy with opinions on two models that disagree."""
     task = linear_task(steered, beyond_two)
-    belief = linear_belief(task, [[[0.0], [0.5]], [[0.1], [0.4]], [[-0.1], [0.6]]])
     policy = some_policy(task)
 
-    def of(moves, beyond=lambda states: None, **settings):
+    def of(moves, beyond=lambda states: None, noise=None, **settings):
+        belief = linear_belief(task, [[[0.0], [0.5]], [[0.1], [0.4]], [[-0.1], [0.6]]], noise)
         told = MPCSettings(moves=moves, **{"horizon": 4, **settings})
         return Planning(told, policy, sampled_models(belief, 2, "subset", KEY), 0.9, beyond, 0.7)
 
@@ -111,12 +111,29 @@ def test_what_is_found_is_worth_more_than_what_the_policy_proposes(planning, mov
     assert np.all(np.abs(course.mean) <= 0.9 * REACH)
 
 
+@pytest.mark.parametrize("moves", MOVES)
+def test_all_candidates_of_a_search_meet_the_same_noise_of_the_models(planning, moves):
+    plan = planning(moves, noise=0.5, candidates=32, reach=1e-6)
+    found = jax.jit(lambda: plan.better(STATES, plan.none(3), KEY))()
+    np.testing.assert_allclose(found.value, found.first, atol=1e-4)  # the best of 32 would have been lucky
+    course = course_of(plan, STATES, plan.none(3)[None])
+    assert np.all(np.abs(course.states[1] - course_of(planning(moves), STATES, plan.none(3)[None]).states[1]) > 0)
+
+
+@pytest.mark.parametrize("moves", MOVES)
+def test_each_search_draws_candidates_of_its_own(planning, moves):
+    plan = planning(moves, reach=0.5)
+    found = jax.jit(lambda: plan.better(jnp.full((4, 1), 0.8), plan.none(4), KEY))()
+    best = np.asarray(found.best).reshape(4, -1)
+    assert all(np.any(best[one] != best[other]) for one in range(4) for other in range(one))
+
+
 def test_plans_that_do_not_fit_into_memory_at_once_are_searched_for_block_by_block(planning, monkeypatch):
     states = jnp.linspace(-1, 1, 6)[:, None]
 
     def found(most):
         plan = planning("parameters", candidates=8)
-        size = 8 * plan.none(1).size
+        size = plan._size(plan.none(1)[0])
         monkeypatch.setattr(plans, "_HELD", most * size)
         lowered = jax.jit(lambda key: plan.better(states, plan.none(6), key)).lower(KEY)
         drawn = f"tensor<{plans._block(6, size)}x8x{plan.none(1).size}xf32>"

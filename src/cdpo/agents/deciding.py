@@ -91,7 +91,8 @@ def _decided(
     """The first action of the best plan found, and what is left of it."""
     planning = _planning(solver, settings, policy, models, state, discount)
     key = jax.random.fold_in(jax.random.fold_in(key, episode), step)
-    found = planning.better(observation[None], plan, key)
-    course = planning.course(observation[None], found.best[None], key)
+    find, roll = jax.random.split(key)
+    found = planning.better(observation[None], plan, find)
+    course = planning.course(observation[None], found.best[None], roll)
     # The first of its steps is the same on all models. The environment gets the first parts of an action.
     return jnp.tanh(course.mean[0, 0, 0, 0])[: policy.task.actions], planning.left(found.best)

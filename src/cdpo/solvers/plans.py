@@ -25,7 +25,8 @@ from cdpo.solvers.search import Found, SearchSettings, search
 
 # Of the reach of a policy's mean: what lies closer to its end could only be imitated by ever larger parameters.
 _PLANNED = 0.9
-# Numbers of candidates that are held at a time, 256 MiB of them: more plans are searched for one block after the other.
+# Numbers of the candidates in a block of one seed, or of a layer on their rollouts: 256 MiB of them, of which a program
+# needs about three times as much. More plans are searched for one block after the other.
 _HELD = 2**26
 
 
@@ -93,7 +94,7 @@ class Planning(NamedTuple):
             return search(score, plan, deviation, find, self.settings)
 
         problems = states, plans, jax.random.split(key, len(plans))
-        return jax.lax.map(one, problems, batch_size=_block(len(plans), self.settings.candidates * plans[0].size))
+        return jax.lax.map(one, problems, batch_size=_block(len(plans), self._size(plans[0])))
 
     def course(self, states: Array, plans: Array, key: Array) -> Course:
         """Of plans [N, P, ...] from states [P, d]."""
@@ -149,6 +150,11 @@ class Planning(NamedTuple):
 
         return act, jnp.zeros(self.settings.horizon)
 
+    def _size(self, plan: Array) -> int:
+        """Of what a search holds: the numbers of its candidates, or those of a layer on all of their rollouts."""
+        widest = max(bias.shape[-1] for bias in self.policy.net.biases)
+        return self.settings.candidates * max(plan.size, self.settings.horizon * self.models.count * widest)
+
     def _deviation(self) -> Array:
         """Of the first draws."""
         reach, net = self.settings.reach, self.policy.net
@@ -167,6 +173,9 @@ class Planning(NamedTuple):
 
 
 def _block(count: int, size: int) -> int:
-    """How many of `count` problems, each of this `size`, are held at a time: as many as may be, in equal blocks."""
+    """How many of `count` problems, each of this `size`, are held at a time: as many as may be, in equal blocks.
+
+    A last one that is shorter would be compiled by itself.
+    """
     lengths = (block for block in range(count, 1, -1) if count % block == 0)
     return next((block for block in lengths if block * size <= _HELD), 1)
