@@ -33,7 +33,7 @@ step = eqx.filter_jit(lambda models, observation, action: models.step(observatio
 def learned(episodes):
     """The agent of posterior sampling, and its mind after a fit to some episodes of random actions."""
     env = TASK.make()
-    lives = [training_life(env, TASK, 0, number, "uniform") for number in range(episodes)]
+    lives = [training_life(env, TASK, 0, number, "white", random=True) for number in range(episodes)]
     rows = np.concatenate([life.go(None, TASK.horizon) for life in lives])
     agent = preset("default", TASK, "psrl").changed(ensemble={"likelihood": "deterministic"}).agent(TASK)
     replay = Replay(jnp.asarray(rows), jnp.asarray(len(rows), jnp.int32), 3, 2)

@@ -28,7 +28,7 @@ def test_every_episode_of_a_run_is_told_as_it_was(script, tmp_path):
     assert [line["return"] for line in lines] == pytest.approx([at[2] for at in lived], abs=0.01)
     task, turned = find_task("half-cheetah"), []
     environment = task.make()
-    first = training_life(environment, task, 2, 0, "uniform").go(None, task.horizon)
+    first = training_life(environment, task, 2, 0, "white", random=True).go(None, task.horizon)
     environment.reset(seed=streams(2, 1, 0)[0])
     for action in first[:, 18:24]:
         turned.append(np.cos(environment.unwrapped.data.qpos[2]) < 0)

@@ -28,9 +28,9 @@ def test_streams_differ_by_every_number_they_are_made_from():
     assert streams(3, 1, 4)[0] == streams(3, 1, 4)[0]
 
 
-def lived(environment, task, number, noise="uniform"):
+def lived(environment, task, number, noise="white", random=True):
     """An episode of seed 0 whose actions are nothing but noise, from its beginning to its end."""
-    life = training_life(environment, task, 0, number, noise)
+    life = training_life(environment, task, 0, number, noise, random=random)
     life.go(None, task.horizon)
     assert life.over
     return life
@@ -58,7 +58,7 @@ def test_a_time_limit_is_no_end_and_rows_join():
 @pytest.mark.parametrize("name", ["inverted-pendulum", "pendulum-swingup"])  # one ends early, one at its time limit
 def test_by_stretches_an_episode_is_what_it_is_at_once(name):
     task = find_task(name, horizon=30)
-    whole, life = lived(task.make(), task, 0), training_life(task.make(), task, 0, 0, "uniform")
+    whole, life = lived(task.make(), task, 0), training_life(task.make(), task, 0, 0, "white", random=True)
     parts = []
     while not life.over:
         parts.append(life.go(None, 4))
@@ -69,11 +69,18 @@ def test_by_stretches_an_episode_is_what_it_is_at_once(name):
     assert len(life.go(None, 4)) == 0  # it is over
 
 
-def test_noise_is_pink_or_white_and_random_actions_know_nothing_of_each_other():
+@pytest.mark.parametrize("random", [True, False])
+def test_noise_is_pink_or_white_and_random_actions_are_uniform_with_either(random):
     task = find_task("pendulum-swingup")
-    pink, white, uniform = (lived(task.make(), task, 0, noise).rows[:, 2] for noise in ("pink", "white", "uniform"))
-    assert np.corrcoef(pink[1:], pink[:-1])[0, 1] > 0.5
-    for each in (white, uniform):
-        assert abs(np.corrcoef(each[1:], each[:-1])[0, 1]) < 0.15
-    assert white.std() == pytest.approx(1, abs=0.1)
-    assert uniform.std() == pytest.approx(3**-0.5, abs=0.05) and np.abs(uniform).max() <= 1
+    episodes = {
+        noise: [lived(task.make(), task, number, noise, random).rows[:, 2] for number in range(8)]
+        for noise in ("pink", "white")
+    }
+    following = {noise: [np.corrcoef(x[1:], x[:-1])[0, 1] for x in each] for noise, each in episodes.items()}
+    assert min(following["pink"]) > 0.5 and max(np.abs(following["white"])) < 0.15
+    for each in map(np.concatenate, episodes.values()):
+        if random:
+            assert np.abs(each).max() <= 1 and each.std() == pytest.approx(3**-0.5, abs=0.05)
+            np.testing.assert_allclose(np.quantile(each, [0.25, 0.5, 0.75]), [-0.5, 0.0, 0.5], atol=0.15)
+        else:
+            assert each.std() == pytest.approx(1, abs=0.1)

@@ -97,7 +97,7 @@ def test_the_first_episodes_act_at_random_and_nothing_is_learned_before_they_are
     assert eqx.tree_equal(patient.mind(0), untrained)
     assert all(record["eval_return"] is None and "model_rows" not in record for record in early)
     [rows] = patient.rows()
-    last = training_life(drift.make(), drift, 3, 2, "uniform").go(None, drift.horizon)
+    last = training_life(drift.make(), drift, 3, 2, "pink", random=True).go(None, drift.horizon)
     np.testing.assert_array_equal(rows[-len(last) :], last)  # by uniform actions, and not by a policy
     record = patient.advance().records[0]
     assert drift.horizon < record["model_rows"] <= len(rows)  # of more than one episode, but for what is held out

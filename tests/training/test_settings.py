@@ -95,6 +95,15 @@ def test_agents_without_a_model_have_the_settings_of_their_authors_whatever_the_
     assert (ppo.ppo.clip, ppo.ppo.trace, ppo.ppo.noise, ppo.ppo.gradient) == (0.2, 0.95, "learned", 0.5)
     assert (mpo.mpo.samples, mpo.mpo.kl, mpo.rule.ratio) == (20, 0.1, 1.0)
     assert ppo.loop.noise == mpo.loop.noise == "white"
+    assert {agent.loop.random_noise for agent in (sac, ppo, mpo)} == {"white"}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_random_episodes_are_white_where_policies_are_and_where_pink_ones_turn_on_their_backs(name):
+    noise = {task: preset(name, TASKS[task]).loop.random_noise for task in TASKS}
+    assert {task for task in TASKS if noise[task] == "white"} == {"half-cheetah"}
+    assert preset(name, find_task("HalfCheetah-v5")).loop.random_noise == "white"
+    assert preset("paper", TASKS["pusher"], "mbpo").loop.random_noise == "white"
 
 
 def test_mbpo_has_the_settings_of_its_authors_and_half_their_updates_on_half_cheetah():

@@ -1,5 +1,6 @@
 """Real episodes, on the host."""
 
+import math
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -9,7 +10,7 @@ from cdpo.tasks import Task
 from cdpo.tasks.base import Environment
 
 INITIAL_STATES = 256  # resets that stand for the distribution of initial states
-Noise = Literal["pink", "white", "uniform"]
+Noise = Literal["pink", "white"]
 
 # What a stream of random numbers is for; streams of one seed never meet.
 _INITIAL, _TRAINING, _EVALUATION = range(3)
@@ -38,10 +39,12 @@ def initial_states(environment: Environment, seed: int) -> np.ndarray:
     return np.stack([np.asarray(environment.reset(seed=each)[0], np.float32) for each in seeds])
 
 
-def training_life(environment: Environment, task: Task, seed: int, episode: int, noise: Noise) -> "Life":
-    """An episode by draws from a policy with this noise, or by uniform actions, each by itself."""
+def training_life(
+    environment: Environment, task: Task, seed: int, episode: int, noise: Noise, *, random: bool = False
+) -> "Life":
+    """An episode by draws from a policy with this noise, or by uniform actions that follow each other as it does."""
     reset, generator = streams(seed, _TRAINING, episode)
-    drawn = _NOISE[noise](generator, task.horizon, task.actions)
+    drawn = (_UNIFORM if random else _NOISE)[noise](generator, task.horizon, task.actions)
     return Life(environment, task, reset, drawn.astype(np.float32))
 
 
@@ -58,10 +61,17 @@ def pink_noise(random: np.random.Generator, steps: int, columns: int) -> np.ndar
     return np.fft.irfft(spectrum, n=length, axis=0)[:steps] / deviation
 
 
+def _normal_cdf(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
 _NOISE: dict[Noise, Callable[[np.random.Generator, int, int], np.ndarray]] = {
     "pink": pink_noise,
     "white": lambda random, *shape: random.normal(size=shape),
-    "uniform": lambda random, *shape: random.uniform(-1.0, 1.0, shape),
+}
+_UNIFORM: dict[Noise, Callable[[np.random.Generator, int, int], np.ndarray]] = {
+    "pink": lambda random, *shape: 2 * _normal_cdf(pink_noise(random, *shape)) - 1,
+    "white": lambda random, *shape: random.uniform(-1.0, 1.0, shape),
 }
 
 

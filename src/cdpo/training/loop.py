@@ -248,8 +248,9 @@ class Trainer:
         return chunk._replace(mind=mind), metrics
 
     def _begun(self, pupil: Pupil) -> Life:
-        noise = self.settings.loop.noise if self._learns else "uniform"
-        return training_life(pupil.environment, self.task, pupil.seed, self.episode, noise)
+        told = self.settings.loop
+        noise = told.noise if self._learns else told.random_noise
+        return training_life(pupil.environment, self.task, pupil.seed, self.episode, noise, random=not self._learns)
 
     def _stretch(self, life: Life, policy: HostPolicy | None) -> np.ndarray:
         """Live through the next one; its rows. A random episode is one, as nobody learns meanwhile."""

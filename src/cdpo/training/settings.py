@@ -63,6 +63,8 @@ class LoopSettings:
     """Of a policy's actions in training episodes; at small time steps white noise averages out and moves nothing."""
     random: int = 1
     """Episodes of uniform actions at first, before anything is learned."""
+    random_noise: Literal["pink", "white"] = "pink"
+    """How these actions follow each other; white ones, each drawn by itself, move little at small time steps."""
     stretch: int = 0
     """Real steps after which an agent learns, within episodes too, and at their ends; 0: at their ends alone."""
 
