@@ -180,8 +180,8 @@ def test_killed_it_ends_as_if_it_had_not_been(tmp_path, make, whole, monkeypatch
 def test_a_seed_that_is_stopped_is_reported_and_spoils_nothing(tmp_path, make, whole, rows, monkeypatch):
     begun = loop.training_life
 
-    def spoilt(environment, task, seed, episode, noise):
-        life = begun(environment, task, seed, episode, noise)
+    def spoilt(environment, task, seed, episode, noise, *, random):
+        life = begun(environment, task, seed, episode, noise, random=random)
         if (seed, episode) == (1, 2):
             go = life.go
             monkeypatch.setattr(life, "go", lambda policy, steps: go(policy, steps) * np.nan)
