@@ -5,9 +5,8 @@
 Each library makes its updates as in training: ours in the one program that follows an episode, theirs by
 `train(gradient_steps=1000)`, which draws all batches first. An update of any of them is a step of both critics, of the
 policy and of the temperature, and of the targets. Ours is also asked for what other agents need of the same learner:
-the states of a trust region (here one, and no weight), values kept within what rewards can add up to, and metrics
-averaged over all updates. The others are no part of this library; without them (pip install 'cdpo[peers]') only our own
-speed is told.
+values kept within what rewards can add up to, and metrics averaged over all updates. The others are no part of this
+library; without them (pip install 'cdpo[peers]') only our own speed is told.
 """
 
 import argparse

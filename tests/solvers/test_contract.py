@@ -121,3 +121,11 @@ def test_on_the_reference_alone_and_unbounded_the_conservative_update_is_the_ref
     assert len(compiled) == 1
     other = solve(reference, Trust.off(policy, 32), jax.random.key(1))
     assert np.any(np.asarray(other[0].net.weights[0] != referential[0].net.weights[0]))
+
+
+def test_no_constraint_needs_no_states(solved):
+    solve, policy, belief, _ = solved
+    reference = reference_model(belief, 2, heads=1)
+    (bare, _, told), (padded, _, also) = (solve(reference, Trust.off(policy, states), KEY) for states in (0, 32))
+    jax.tree.map(lambda *leaves: np.testing.assert_allclose(*leaves, rtol=1e-3, atol=1e-5), bare, padded)
+    assert (told["kept"], told["multiplier"]) == (also["kept"], also["multiplier"]) == (1, 0)

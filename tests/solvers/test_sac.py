@@ -11,7 +11,7 @@ from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Size, Trust
 from cdpo.solvers.critics import bellman_target, reward_range, twin_values
-from cdpo.solvers.policy import counted, kl_divergence
+from cdpo.solvers.policy import REACH, counted, entropy_range, kl_divergence
 from cdpo.solvers.sac import SAC, SACSettings
 
 KEY = jax.random.key(0)
@@ -94,6 +94,34 @@ def test_the_bellman_target_is_reward_and_the_worse_twins_soft_value_unless_the_
     np.testing.assert_allclose(target, by_hand, rtol=1e-4, atol=1e-4)
     ended = np.asarray(batch.discount) == 0
     np.testing.assert_array_equal(np.asarray(target)[ended], np.asarray(batch.reward)[ended])
+
+
+def test_where_there_are_only_costs_entropy_may_be_worth_more(policy):
+    told = dataclasses.replace(PLAIN, polyak=0.1, temperature=0.5, temperature_rate=1e-9)
+    sac, blank, actions = SAC(told), jnp.zeros((1, 64, 1)), jnp.linspace(-1, 1, 64).reshape(1, 64, 1)
+    batch = Experience(blank, actions, jnp.full((1, 64), -0.1), blank, jnp.full((1, 64), DISCOUNT), jnp.ones((1, 64)))
+    objective = Objective(DISCOUNT, Trust.off(policy))
+
+    def step(carry, key):
+        policy, state, metrics = sac.update(*carry, alone(batch), objective, key)
+        return (policy, state), metrics
+
+    begin = policy, sac.begin(policy, 1, KEY)
+    _, metrics = jax.jit(lambda: jax.lax.scan(step, begin, jax.random.split(KEY, 2000)))()
+    entropy, value = (float(np.mean(metrics[name][-200:])) for name in ("entropy", "value"))
+    assert value == pytest.approx((-0.1 + DISCOUNT * 0.5 * entropy) / (1 - DISCOUNT), rel=0.05)
+    assert value > 1
+
+
+def test_no_part_of_an_action_has_more_or_less_entropy_than_the_range_says():
+    least, largest = entropy_range()
+    draws = np.random.default_rng(0).normal(size=20_000)
+    for mean in (-REACH, -1.0, 0.0, REACH):
+        for log_deviation in np.linspace(-5, 1, 13):
+            raw = mean + np.exp(log_deviation) * draws
+            density = -0.5 * draws**2 - log_deviation - 0.5 * np.log(2 * np.pi)
+            entropy = -np.mean(density - 2 * (np.log(2) - raw - np.logaddexp(0, -2 * raw)))
+            assert least - 0.02 < entropy < largest + 0.02
 
 
 def test_the_range_of_rewards_is_of_means_per_step_and_only_widens():

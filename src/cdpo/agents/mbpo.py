@@ -48,7 +48,7 @@ class MBPO(Exploration):
         """pi = solve(pi, {elites}, V), on rollouts of the scheduled length."""
         reach = self.scheduled(bench.lived, bench.horizon)
         models = member_models(bench.belief, elites(bench.belief.ensemble, self.models), reach)
-        policy = bench.solve(policy, models, Trust.off(policy, 1), as_="pi")
+        policy = bench.solve(policy, models, Trust.off(policy), as_="pi")
         bench.metrics["rollout_length"] = reach
         return Plan(policy, policy, reference_model(bench.belief, 1))
 

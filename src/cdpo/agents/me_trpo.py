@@ -40,6 +40,6 @@ class METRPO(Exploration, shares=("share",)):
     def improve(self, policy: Policy, bench: Bench) -> Plan:
         """pi = solve(pi, {f_1..f_K}, V), until V no longer rises on most of them."""
         policy = bench.solve(
-            policy, member_models(bench.belief, 1 + jnp.arange(self.models)), Trust.off(policy, 1), as_="pi"
+            policy, member_models(bench.belief, 1 + jnp.arange(self.models)), Trust.off(policy), as_="pi"
         )
         return Plan(policy, policy, reference_model(bench.belief, 1))

@@ -141,7 +141,7 @@ class Bench:
         """argmax over pi of the mean value under the models, within the trust region; metrics are named `as_`.
 
         Where none is given, one that is off has as many states as CDPO's that is on, so that both run the same program.
-        A rule that shares no program with CDPO spares itself these states by `Trust.off(policy, 1)`.
+        A rule that shares no program with CDPO spares itself these states by `Trust.off(policy)`.
         """
         self._solved += 1
         trust = Trust.off(policy, _VISITED) if trust is None else trust

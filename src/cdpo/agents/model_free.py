@@ -28,4 +28,4 @@ class ModelFree(Agent):
 
     def _objective(self, policy: Policy) -> Objective:
         """The policy's value, with no trust region."""
-        return Objective(self.discount, Trust.off(policy, 1))
+        return Objective(self.discount, Trust.off(policy))

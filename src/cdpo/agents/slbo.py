@@ -22,5 +22,5 @@ class SLBO(Exploration):
         """f = fit(f), pi = solve(pi, {f}, V), in turns; the first fit was made before."""
         for turn in range(self.turns):
             policy = bench.fit(policy) if turn else policy
-            policy = bench.solve(policy, reference_model(bench.belief, self.models), Trust.off(policy, 1), as_="pi")
+            policy = bench.solve(policy, reference_model(bench.belief, self.models), Trust.off(policy), as_="pi")
         return Plan(policy, policy, reference_model(bench.belief, 1))

@@ -11,7 +11,7 @@ from jax import Array
 from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
-from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
+from cdpo.solvers.policy import Gaussian, Policy, mean_divergence
 from cdpo.told import Told
 
 Metrics = dict[str, Array]
@@ -43,14 +43,14 @@ class Trust(eqx.Module):
         return cls(centre, watched, centre(watched), checked, bound, jnp.asarray(active))
 
     @classmethod
-    def off(cls, policy: Policy, states: int) -> Self:
-        """No constraint, in the shape of one with that many states."""
+    def off(cls, policy: Policy, states: int = 0) -> Self:
+        """No constraint; in the shape of one with that many states, where both are to run the same program."""
         blank = jnp.zeros((states, policy.task.observations))
         return cls.around(policy, blank, blank, jnp.ones(()), active=False)
 
     def spent(self, policy: Policy, states: Array) -> Array:
         """E KL(policy || q) over states [S, d], as `counted`."""
-        return jnp.mean(counted(kl_divergence(policy(states), self.centre(states))))
+        return mean_divergence(policy(states), self.centre(states))
 
     def some_watched(self, key: Array) -> tuple[Array, Gaussian]:
         """Some of the watched states, as a gradient step needs, or all of few, [W, d]; and what q does there."""

@@ -13,7 +13,7 @@ from cdpo.dynamics.models import ModelSet
 from cdpo.dynamics.networks import MLP
 from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Size, Starts, StartSettings, step_back
-from cdpo.solvers.policy import Policy, counted, kl_divergence, noise_error
+from cdpo.solvers.policy import Policy, mean_divergence, noise_error
 from cdpo.solvers.values import Critics, CriticSettings, Memory, Path, discounts, roll_out
 
 _PARTS = 10  # of an update; metrics are means over the last of them
@@ -126,7 +126,7 @@ class BPTT(NamedTuple):
     def _watched(self, policy: Policy, state: Memory, objective: Objective, key: Array) -> Memory:
         """With the multiplier that follows: rollouts begin anywhere, but the bound is one over states of q."""
         watched, chosen = objective.trust.some_watched(key)
-        spent = jnp.mean(counted(kl_divergence(policy(watched), chosen)))
+        spent = mean_divergence(policy(watched), chosen)
         rate = self.settings.multiplier_rate
         return state._replace(log_multiplier=objective.trust.adapted(state.log_multiplier, spent, rate))
 

@@ -63,8 +63,8 @@ def bellman_target(
 ) -> Array:
     """r + discount * (min Q - temperature * log pi) of the next state, [K, M, B]; nothing follows a termination.
 
-    Q is kept within `bounds` [2], what rewards can add up to: beyond lies only the divergence of bootstrapping. The
-    entropy still to come is clipped with it; that of the next step is not.
+    Q is kept within `bounds` [2], what rewards and entropy can add up to: beyond lies only the divergence of
+    bootstrapping.
     """
     action, density = policy.sample(batches.next, key)
     following = jnp.min(twin_values(targets, policy, by_model(batches.next), by_model(action)), axis=1)

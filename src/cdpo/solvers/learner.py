@@ -12,7 +12,7 @@ from jax import Array
 
 from cdpo.dynamics.networks import MLP
 from cdpo.solvers.base import Size, Trust
-from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence
+from cdpo.solvers.policy import Gaussian, Policy, mean_divergence
 from cdpo.told import Told
 
 PolicyLoss = Callable[[Policy, Gaussian], tuple[Array, Any]]
@@ -93,7 +93,7 @@ class Learner(eqx.Module):
             here = Gaussian(*(part[:rows].reshape(*shape, -1) for part in everywhere))
             there = Gaussian(*(part[rows:] for part in everywhere))
             value, told = loss(acting, here)
-            spent = jnp.mean(counted(kl_divergence(there, chosen)))
+            spent = mean_divergence(there, chosen)
             return trust.lagrangian(value, spent, multiplier), (told, spent)
 
         return lagrangian, multiplier

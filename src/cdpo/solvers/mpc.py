@@ -15,7 +15,7 @@ from cdpo.dynamics.networks import MLP
 from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Objective, Size, Starts, StartSettings, step_back
 from cdpo.solvers.plans import Planning, PlanSettings
-from cdpo.solvers.policy import Gaussian, Policy, counted, kl_divergence, noise_error
+from cdpo.solvers.policy import Gaussian, Policy, mean_divergence, noise_error
 from cdpo.solvers.values import Critics, CriticSettings, Memory, roll_out
 
 
@@ -199,7 +199,7 @@ class MPC(NamedTuple):
             error = jnp.sum(((here.mean - batch.mean) / settings.deviation) ** 2, axis=-1) / 2
             imitation = jnp.sum(batch.weight * error) / jnp.maximum(jnp.sum(batch.weight), 1.0)
             off = jnp.mean(noise_error(here.log_deviation, settings.deviation))
-            spent = jnp.mean(counted(kl_divergence(there, chosen)))
+            spent = mean_divergence(there, chosen)
             total = trust.lagrangian(imitation + off, spent, multiplier)
             return total, (imitation, jnp.mean(here.log_deviation), spent)
 

@@ -22,7 +22,7 @@ from cdpo.solvers.critics import (
     twin_values,
 )
 from cdpo.solvers.learner import Learner, LearnerSettings
-from cdpo.solvers.policy import Policy
+from cdpo.solvers.policy import Policy, entropy_range
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,9 @@ class OffPolicyLearner(Learner):
             batches = jax.tree.map(lambda x: x.reshape(x.shape[0], 1, -1, *x.shape[3:]), batches)
             ahead = jax.tree.map(lambda x: x.reshape(*x.shape[:3], 1, -1, *x.shape[5:]), ahead)
         rewards = reward_range(state.rewards, batches)
-        bounds = rewards / (1 - discount) / state.scale
+        # Q counts the entropy from the next step on: where there are only costs, it may be worth more than they are.
+        entropy = policy.task.actions * jnp.asarray(entropy_range())
+        bounds = (rewards / state.scale + temperature * discount * entropy) / (1 - discount)
         batches = batches._replace(reward=batches.reward / state.scale)
         # Neither policy nor target critics move during the critics' steps: one evaluation serves them all.
         given, expanded = (policy, state.targets), {}

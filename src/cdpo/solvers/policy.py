@@ -1,5 +1,6 @@
 """Policies: squashed Gaussians, on the device for learning and on the host for acting."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -79,6 +80,15 @@ def squashed(before: Gaussian, key: Array, parts: int) -> tuple[Array, Array]:
     return jnp.tanh(raw), jnp.sum((density - squash)[..., :parts], axis=-1)
 
 
+def entropy_range() -> tuple[float, float]:
+    """The least and the largest entropy of a part of an action, after squashing.
+
+    The largest is that of uniform actions. The least is that of the least noise where it is squashed most.
+    """
+    squash = 2 * (math.log(2) - REACH - math.log1p(math.exp(-2 * REACH)))
+    return _LOG_DEVIATION[0] + 0.5 * math.log(2 * math.pi * math.e) + squash, math.log(2)
+
+
 def unsquashed(action: Array) -> Array:
     """Actions before squashing; of those at the bound, where single precision has lost it, some that lead there."""
     return jnp.arctanh(jnp.clip(action, -_SATURATED, _SATURATED))
@@ -100,6 +110,12 @@ def kl_divergence(p: Gaussian, q: Gaussian) -> Array:
     ratio = p.log_deviation - q.log_deviation
     distance = (p.mean - q.mean) * jnp.exp(-q.log_deviation)
     return jnp.sum(0.5 * (jnp.exp(2 * ratio) + distance**2 - 1) - ratio, axis=-1)
+
+
+def mean_divergence(p: Gaussian, q: Gaussian) -> Array:
+    """E KL(p || q) over states [S], of each as `counted`; zero over no states."""
+    kl = counted(kl_divergence(p, q))
+    return jnp.sum(kl) / max(kl.size, 1)
 
 
 def counted(kl: Array) -> Array:
