@@ -122,15 +122,22 @@ MISTAKES = {
     "train pusher --agent mbpo --learner ppo": "--learner says nothing to --agent mbpo",
     "train pusher --agent mbpo --mbpo.grown 3": "mbpo.grown must be above mbpo.growing, 20, not 3",
     "train pusher --agent me-trpo --sac.polyak 0.5": "--sac says nothing to --agent me-trpo",
-    "train pusher --agent me-trpo --dyna.real 0.5": "--dyna.real says nothing to --agent me-trpo; leave it out",
+    "train pusher --agent me-trpo --dyna.real 0.5": "--dyna.real says nothing to --agent me-trpo, as its other",
     "train pusher --agent me-trpo --me-trpo.share 2": "me_trpo.share must be in (0, 1], not 2",
     "train pusher --agent dpi --dpi.kl 0": "dpi.kl must be above 0, not 0",
     "train pusher --agent dpi --solver bptt": "--solver says nothing to --agent dpi",
+    "train pusher --agent dpi --solver dyna": "--solver says nothing to --agent dpi",
+    "train pusher --agent mpo --cdpo.kl 0.1": "--cdpo says nothing to --agent mpo",
+    "train pusher --agent mbpo --sac.deviation 0.3": "--sac.deviation says nothing to --agent mbpo, as its other",
+    "train pusher --sac.negentropy 0.3": "--sac.negentropy says nothing to --agent cdpo",
+    "train pusher --agent ppo --ppo.deviation 0.3": "--ppo.deviation says nothing to --agent ppo, as its other",
+    "train pusher --agent psrl --sac.multiplier-rate 0.3": "--sac.multiplier-rate says nothing to --agent psrl",
+    "train pusher --agent sac --sac.critic per-model": "--sac.critic says nothing to --agent sac, as its other",
     "train pusher --agent slbo --slbo.turns 0": "slbo.turns must be at least 1, not 0",
     "train pusher --agent slbo --ensemble.likelihood gaussian": "ensemble.unrolled must be 0 for gaussian heads, not 2",
     "train inverted-pendulum --agent sacc": "did you mean 'sac'?",
-    "train pusher --loop.stretch -1": "loop.stretch must be at least 0, not -1",
-    "train pusher --loop.random 0": "loop.random must be at least 1, not 0",
+    "train pusher --loop.stretch -1": "loop.stretch must be between 0 and 1000000, not -1",
+    "train pusher --loop.random 0": "loop.random must be between 1 and 1000000, not 0",
     "train pusher --loop.random 6 --episodes 5": "episodes must be at least loop.random, 6, not 5",
     "train pusher --sac.learning-rate inf": "sac.learning_rate must be a finite number, not inf",
     "train pusher --actor-critic.trace 0.5": "--actor-critic says nothing to --agent cdpo",
@@ -164,6 +171,12 @@ MISTAKES = {
     "tabular --agents": "no agents are named",
     "reproduce ablation --variants": "no variants are named",
     "reproduce baselines --tasks": "no tasks are named",
+    "reproduce --tasks pusher": "--tasks needs the name of a figure before it",
+    "train pusher --agent mbpo --mbpo.grown 3000000": "mbpo.grown must be at most 1000000, not 3000000",
+    "train pusher --loop.evaluation-episodes 10000000000": "loop.evaluation_episodes must be between 1 and 1000000",
+    "train pusher --agent sac --sac.hidden 9999999999": "sac.hidden must hold sizes of at least 1 and at most 1000000",
+    "train pusher --agent sac --replay.ratio 1e30": "replay.ratio must be at most 1000, not 1e+30",
+    "train pusher --seeds 100000000": "seeds must be at least 1 and at most 10000, not 100000000",
     "train pusher --dyna.horizon 0": "dyna.horizon must be at least 1, not 0",
     "train pusher --dyna.particles 0": "dyna.particles must be at least 1, not 0",
     "train pusher --solver bptt --bptt.particles 0": "bptt.particles must be at least 1, not 0",
@@ -175,8 +188,8 @@ MISTAKES = {
     "train pusher --learner moo": "unknown learner 'moo'; did you mean 'mpo'?",
     "train pusher --learner actor": "unknown learner 'actor'",
     "train pusher --learner ppo --sac.polyak 0.5": "--sac says nothing to --agent cdpo with --solver dyna",
-    "train pusher --learner ppo --dyna.real 0.5": "--dyna.real says nothing to --learner ppo; leave it out",
-    "train pusher --learner actor-critic --dyna.expansion mve": "--dyna.expansion says nothing to --learner actor",
+    "train pusher --learner ppo --dyna.real 0.5": "--dyna.real says nothing to --agent cdpo with --solver dyna",
+    "train pusher --learner actor-critic --dyna.expansion mve": "--dyna.expansion says nothing to --agent cdpo",
     "train pusher --mpo.samples 4": "--mpo says nothing to --agent cdpo with --solver dyna and --learner sac",
     "train pusher --learner mpo --mpo.samples 0": "mpo.samples must be at least 1, not 0",
     "train pusher --solver bptt --learner mpo": "--learner says nothing to --agent cdpo with --solver bptt",
@@ -254,6 +267,15 @@ def test_a_mistake_is_one_line_and_leaves_nothing(playground, monkeypatch, line)
     assert err.startswith("cdpo: ") and err.count("\n") == 1 and err.endswith("\n")
     assert MISTAKES[line] in err
     assert tree(playground) == before
+
+
+def test_too_little_memory_is_told_in_one_line(monkeypatch):
+    def run(self, words):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 400000000000 bytes.\nAnd more lines.")
+
+    monkeypatch.setattr(COMMANDS["train"], "run", run)
+    code, out, err = call("train pusher --agent mpo --mpo.samples 1000000")
+    assert (code, out) == (2, "") and err.startswith("cdpo: there is not enough memory") and err.count("\n") == 1
 
 
 def test_a_mistake_in_a_process_has_no_traceback_and_no_colours(tmp_path):

@@ -137,5 +137,11 @@ def _run(words: list[str]) -> int:
     except UserError as error:
         print(f"cdpo: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        if not str(error).startswith("RESOURCE_EXHAUSTED"):
+            raise
+        print("cdpo: there is not enough memory for these settings: smaller batches and networks, and fewer particles,"
+              " plans or seeds, need less", file=sys.stderr)  # fmt: skip
+        return 2
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -12,11 +12,14 @@ import jax
 
 from cdpo.errors import UserError, check_choices
 
+MOST = 10**6  # of what is counted: beyond are slips of the keyboard, and arrays that fit nowhere
+
 
 class Told:
     """A base for frozen dataclasses: their fields of type float are leaves, but for those that decide on shapes.
 
-    Whole numbers are at least one, others above zero if given, but for those that may be zero; shares are at most one.
+    Whole numbers are at least one and at most a million, others above zero if given, but for those that may be zero;
+    shares are at most one.
     """
 
     part: ClassVar[str]
@@ -48,9 +51,11 @@ class Told:
         """What is asked of a field, if its value is not that."""
         if field.type is int:
             least = 0 if field.name in self._zero else 1
+            if value > MOST:
+                return f"be at most {MOST}"
             return None if value >= least else f"be at least {least}"
         if field.type == tuple[int, ...]:
-            return None if all(size >= 1 for size in value) else "hold sizes of at least 1"
+            return None if all(1 <= size <= MOST for size in value) else f"hold sizes of at least 1 and at most {MOST}"
         if field.type not in (float, float | None) or value is None:
             return None
         if not math.isfinite(value):

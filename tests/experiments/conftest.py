@@ -48,6 +48,10 @@ def _curve(steps, returns):
     }
 
 
+def _evaluated(curve):
+    return [value for value in curve["eval_return"] if value is not None]
+
+
 def _record(agent, curves, task="pusher", stopped=(), **changes):
     entry = {"lost_share": 0.5, "lost_return": 3.0, "unsettled": 0.1, "kl_of_bound": None, "kl_overspent": None}
     return {
@@ -58,7 +62,7 @@ def _record(agent, curves, task="pusher", stopped=(), **changes):
         "seeds": list(range(len(curves))),
         "episodes": 4,
         "curves": curves,
-        "final": [np.mean(known[-3:]) if (known := each["eval_return"][1:]) else None for each in curves],
+        "final": [np.mean(known[-3:]) if (known := _evaluated(each)) else None for each in curves],
         "ledger": [{**entry, **dict.fromkeys(COVERAGE, 0.9)} for _ in curves],
         "stopped": {str(seed): "the model in iteration 2: not a finite number" for seed in stopped},
         **changes,

@@ -64,6 +64,18 @@ def test_at_equal_steps_whoever_ended_before_is_told_by_its_longer_run(tmp_path,
     assert {row["env_steps"] for row in rows(tmp_path / "long-evaluations.csv")} == {"20", "30", "45", "400"}
 
 
+def test_all_are_told_by_the_evaluations_of_whoever_had_fewest(tmp_path, curve, record, rows):
+    """Means of the last three evaluations are then of the same episodes."""
+    steps = [10 * number for number in range(1, 11)]
+    often = record("sac", [curve(steps, [float(number) for number in range(1, 10)])] * 2, episodes=9)
+    seldom = record("cdpo", [curve(steps, [None, None, 2.0, None, None, 4.0, None, None, 9.0])] * 2, episodes=9)
+    baselines.draw([often, seldom], tmp_path)
+    ends = {row["agent"]: (row["evaluations"], row["final"]) for row in rows(tmp_path / "returns-by-seed.csv")}
+    assert ends == {"sac": ("3", "6.0"), "cdpo": ("3", "5.0")}
+    lost = {row["agent"]: row["lost_share"] for row in rows(tmp_path / "ledger.csv")}
+    assert lost == {"sac": "0.0", "cdpo": "0.5"}
+
+
 def test_longer_runs_are_drawn_by_themselves(tmp_path, curve, record, rows):
     short = [record(agent, [curve([10, 20, 30], [1.0, 2.0])] * 2) for agent in ("cdpo", "sac")]
     longer = record("sac", [curve([10, 500, 1000], [3.0, 4.0])] * 2, label="SAC, longer")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import shutil
 from threading import Event
 
 import pytest
@@ -90,6 +91,25 @@ def test_a_task_whose_node_is_lost_goes_on_at_another(two_nodes, tmp_path, monke
     with cluster(nodes.address) as run:
         lost = make(spread, Losing, run=run)
     assert lost == make(tmp_path / "here", Progress().task)
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_mistake_on_a_node_is_told_as_here(two_nodes, tmp_path):
+    nodes, _ = two_nodes
+    unseen = RunFolder.create(tmp_path / "unseen", {"kind": "reproduce"})
+    shutil.rmtree(unseen.path)  # as where nodes do not see the folder
+    with cluster(nodes.address) as run, pytest.raises(UserError) as told:
+        run(CELLS[:1], unseen, Progress().task)
+    assert "unseen" in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.extra
+def test_an_address_of_rays_client_is_refused():
+    pytest.importorskip("ray")
+    with pytest.raises(UserError, match="takes HEAD:PORT"), cluster("ray://127.0.0.1:10001"):
+        pass
 
 
 @pytest.mark.extra

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience
 from cdpo.solvers.base import Objective, Size, Trust
+from cdpo.solvers.critics import twin_values
 from cdpo.solvers.mpo import MPO, MPOSettings, temperature_dual
 from cdpo.solvers.policy import kl_divergence
 
@@ -88,6 +89,40 @@ def test_the_weights_of_both_movements_follow_their_excess_by_their_rate(policy)
     np.testing.assert_array_equal(excess[:, 0], -1)  # nothing has moved before the first update
     assert -1 < excess[1, 1] < 0 < excess[0, 1] < 1
     np.testing.assert_allclose(after.log_weights, 0.3 * excess.sum(axis=1), rtol=1e-4, atol=1e-6)
+
+
+def test_the_policy_fits_weighed_proposals_with_its_means_and_its_deviations_apart(policy):
+    told = MPOSettings(hidden=(8,), samples=5, period=1000, temperature=0.7, deviation=0.9)
+    learner, batch = MPO(told), jax.tree.map(lambda leaf: leaf[0], some_batch())
+    state = learner.begin(policy, M, KEY)
+    state = state._replace(
+        proposing=jax.tree.map(lambda leaf: leaf + 0.1, policy.net), log_weights=jnp.array([0.3, -0.4])
+    )
+    objective = Objective(0.9, Trust.off(policy))
+    _, after, _ = jax.jit(lambda: learner.update(policy, state, some_batch(), objective, KEY))()
+    taken = jax.tree.map(lambda moment: moment / 0.1, after.policy_optimiser[0].mu)  # Adam's, after one gradient
+
+    old = eqx.tree_at(lambda p: p.net, policy, state.proposing)(batch.observation)
+    raw = old.mean + jnp.exp(old.log_deviation) * jax.random.normal(jax.random.split(KEY, 3)[1], (5, M, B, 1))
+    worse = [jnp.min(twin_values(after.critics, policy, batch.observation, jnp.tanh(each)), axis=1) for each in raw]
+    share = np.exp(np.stack(worse) / 0.7)
+    share = share / share.sum(axis=0)
+    noise = jnp.exp(old.log_deviation)
+
+    def by_hand(net):
+        here = eqx.tree_at(lambda p: p.net, policy, net)(batch.observation)
+        deviation = jnp.exp(here.log_deviation)
+        means = -0.5 * ((raw - here.mean) / noise) ** 2
+        deviations = -0.5 * ((raw - old.mean) / deviation) ** 2 - jnp.log(deviation)
+        fit = jnp.mean(jnp.sum(share[..., None] * (means + deviations), axis=0))
+        apart = jnp.mean(0.5 * ((here.mean - old.mean) / noise) ** 2)
+        wider = jnp.mean(jnp.log(deviation / noise) + 0.5 * (noise / deviation) ** 2 - 0.5)
+        least = jnp.mean(jnp.maximum(jnp.log(0.9) - here.log_deviation, 0.0) ** 2)
+        return jnp.exp(0.3) * apart + jnp.exp(-0.4) * wider + 10 * least - fit
+
+    expected = jax.grad(by_hand)(policy.net)
+    for one, other in zip(jax.tree.leaves(taken), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_the_policy_that_proposes_rests_for_a_period_and_is_then_the_learned_one(policy):

@@ -69,7 +69,7 @@ class Newest(ModelFree):
         policy, state = activated((policy, state), "tanh")
         blank = Replay.empty(self.task.observations, self.task.actions, self.steps)
         told = jax.eval_shape(lambda: self._learned(policy, state, blank, policy.inputs, key)[2])
-        none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), told)
+        none = jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan), told)
         return NewestMind(policy, state, jnp.zeros((), jnp.int32), none)
 
     @program

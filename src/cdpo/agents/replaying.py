@@ -17,9 +17,12 @@ from cdpo.agents.model_free import ModelFree
 from cdpo.dynamics.ensemble import feature_size
 from cdpo.dynamics.networks import Normaliser
 from cdpo.dynamics.replay import Experience, Replay
+from cdpo.errors import UserError
 from cdpo.solvers.base import Metrics, Starts
 from cdpo.solvers.offpolicy import OffPolicyLearner
 from cdpo.solvers.policy import Policy
+
+_MOST_UPDATES = 1000  # for each real step
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,12 @@ class OffPolicy(Rule):
     """Transitions in a batch."""
     ratio: float = 1.0
     """Updates of the learner for each real step."""
+
+    def __post_init__(self) -> None:
+        """So many updates that they can be counted."""
+        super().__post_init__()
+        if self.ratio > _MOST_UPDATES:
+            raise UserError(f"replay.ratio must be at most {_MOST_UPDATES}, not {self.ratio:g}")
 
 
 class PolicyMind(NamedTuple):
@@ -79,7 +88,7 @@ class Replaying(ModelFree):
         none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(some, (mind.policy, mind.learner)))
         count = asked[1] - asked[0]
         policy, state, total = jax.lax.fori_loop(0, count, update, (mind.policy, mind.learner, none))
-        metrics = jax.tree.map(lambda sum_: sum_ / jnp.maximum(count, 1), total)
+        metrics = jax.tree.map(lambda sum_: sum_ / count, total)  # not a number where there was none
         return PolicyMind(policy, state, replay.size), {**metrics, "updates": count}
 
     def _draw(self, replay: Replay, key: Array) -> Experience:

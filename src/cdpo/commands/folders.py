@@ -100,6 +100,9 @@ class Reproduce:
 
     def run(self, words: Sequence[str]) -> int | None:
         """List or make figures."""
+        for option in ("tasks", "agents", "variants", "ray", "out"):
+            if getattr(self, option) and not self.figure:
+                raise UserError(f"--{option} needs the name of a figure before it; cdpo reproduce lists them")
         if not self.figure:
             width = max(len(name) for name in FIGURES)
             for name, figure in FIGURES.items():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shlex
 import sys
 import time
@@ -102,29 +103,31 @@ class Train:
         told = f"--preset {self.preset} for {self.task}, --agent {self.agent}, and what else was given"
         return f"{first}\n\nThe defaults are the values of this command: {told}."
 
-    def settings(self) -> Settings:
-        """Of this agent."""
+    def settings(self, words: Sequence[str]) -> Settings:
+        """Of this agent, as the words of the command name them."""
         kind = self._rule()
         used = parts_of(kind, self.solver, self.learner)
         chosen = [f"--{name} {getattr(self, name)}" for name in ("solver", "learner") if name in used]
         whom = " with ".join([f"--agent {self.agent}", *([" and ".join(chosen)] if chosen else [])])
+        named = {re.split("[.=]", word)[0].replace("_", "-") for word in words}
         for field in dataclasses.fields(self):
             known = field.name in PARTS or isinstance(field.default, Rule)
-            idle = known and field.name not in (*used, kind.part)
-            if idle and getattr(self, field.name) != field.default:
+            option = f"--{field.name.replace('_', '-')}"
+            if known and field.name not in (*used, kind.part) and option in named:
                 what = "it" if isinstance(field.default, str) else "its options"
-                raise UserError(f"--{field.name.replace('_', '-')} says nothing to {whom}; leave {what} out")
-        newest = f"--learner {self.learner}" if "learner" in used else f"--agent {self.agent}"
-        for name in idle_options(used):
-            if getattr(self.dyna, name) != getattr(self._preset().dyna, name):
-                raise UserError(f"--dyna.{name} says nothing to {newest}; leave it out")
-        return Settings(rule=getattr(self, kind.part), **{name: getattr(self, name) for name in used})
+                raise UserError(f"{option} says nothing to {whom}; leave {what} out")
+        told = Settings(rule=getattr(self, kind.part), **{name: getattr(self, name) for name in used})
+        for part, name in idle_options(told):
+            if getattr(getattr(told, part), name) != getattr(getattr(self._preset(), part), name):
+                option = f"--{part}.{name}".replace("_", "-")
+                raise UserError(f"{option} says nothing to {whom}, as its other settings are; leave it out")
+        return told
 
     def run(self, words: Sequence[str]) -> int | None:
         """Train into a new folder."""
         if not 1 <= self.episodes <= _MOST:
             raise UserError(f"--episodes must be between 1 and {_MOST}, not {self.episodes}")
-        task, seeds, settings = self._task(), seed_numbers(self.seeds, self.seed), self.settings()
+        task, seeds, settings = self._task(), seed_numbers(self.seeds, self.seed), self.settings(words)
         settings.loop.check_learns(self.episodes)
         name = f"{task.name}-{self.agent}".replace("/", "-").lower()
         out = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S") if self.out is None else self.out

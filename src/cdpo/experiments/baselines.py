@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from cdpo.experiments.comparison import draw_comparison, draw_returns, evaluation_rows, seed_rows
+from cdpo.experiments.comparison import by_task, draw_comparison, draw_returns, evaluation_rows, seed_rows
 from cdpo.experiments.exploration import Budget, at_scale
 from cdpo.experiments.figure import Records, Scale
-from cdpo.experiments.training import TrainingCell, until
+from cdpo.experiments.training import TrainingCell, evaluated_every, evaluation_interval, until
 from cdpo.report.figures import save_tables
 from cdpo.report.style import agent_label
 from cdpo.report.tables import Record
@@ -56,9 +56,20 @@ def _as_far(record: Record, longer: Records) -> Record:
     return record
 
 
+def _as_often(records: Records) -> Records:
+    """With the evaluations of whoever was evaluated most seldom: returns are means of the last few."""
+    often = [evaluation_interval(record) for record in records]
+    seldom = max(often)
+    return [
+        record if each == seldom else evaluated_every(record, seldom)
+        for record, each in zip(records, often, strict=True)
+    ]
+
+
 def draw(records: Records, folder: Path) -> list[Path]:
     """The comparison at equal steps; and the longer runs by themselves."""
     equal, longer = ([record for record in records if bool(record["label"]) == long] for long in (False, True))
+    equal = [record for group in by_task(equal).values() for record in _as_often(group)]
     equal = [_as_far(record, longer) for record in equal]
     paths = draw_comparison(equal, folder) if equal else []
     if longer:

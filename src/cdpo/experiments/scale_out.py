@@ -29,6 +29,8 @@ def cluster(address: str) -> Iterator[Runner]:
     except ModuleNotFoundError as error:
         raise UserError("--ray needs the extra scale-out; install it with: pip install -e '.[scale-out]'") from error
     try:
+        if "://" in address:
+            raise UserError(f"--ray takes HEAD:PORT, as ray start --head tells it, or auto, and no {address!r}")
         if address != "auto":  # Ray itself would wait for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=_ANSWERS).close()
@@ -51,6 +53,10 @@ def cluster(address: str) -> Iterator[Runner]:
                 group = waiting.pop(done)
                 try:
                     records = ray.get(done)
+                except ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, UserError):  # as it would be told here, and not where on the node
+                        raise error.cause from None
+                    raise
                 except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
                     names = ", ".join(cell.name for cell in group)
                     raise UserError(f"{names}: lost {1 + _RETRIES} times with its node; see to the cluster") from error

@@ -162,10 +162,29 @@ def evaluations(record: Record) -> list[tuple[np.ndarray, np.ndarray]]:
 def until(record: Record, steps: int) -> Record:
     """A record of an agent without a model, as if its seeds had ended after so many environment steps."""
     counts = [int(np.searchsorted(curve["env_steps"], steps, side="right")) for curve in record["curves"]]
-    curves = [
-        {name: values[:count] for name, values in curve.items()}
-        for curve, count in zip(record["curves"], counts, strict=True)
-    ]
+    each = zip(record["curves"], counts, strict=True)
+    return _with_curves(record, [{name: values[:count] for name, values in curve.items()} for curve, count in each])
+
+
+def evaluation_interval(record: Record) -> int:
+    """Episodes from one evaluation to the next, as they mostly are."""
+    gaps = [np.diff(np.flatnonzero([value is not None for value in c["eval_return"]])) for c in record["curves"]]
+    return int(np.median(known)) if len(known := np.concatenate(gaps)) else 1
+
+
+def evaluated_every(record: Record, episodes: int) -> Record:
+    """A record of an agent without a model, as if it had been evaluated so seldom. Evaluations change no run."""
+
+    def thin(curve: Record) -> Record:
+        told = zip(curve["episode"], curve["eval_return"], strict=True)
+        last = curve["episode"][-1]
+        return {**curve, "eval_return": [value if at % episodes == 0 or at == last else None for at, value in told]}
+
+    return _with_curves(record, [thin(curve) for curve in record["curves"]])
+
+
+def _with_curves(record: Record, curves: list[Record]) -> Record:
+    """With other evaluations, and what follows from them."""
     returns = [values for _, values in evaluations({"curves": curves})]
     ledger = [
         {**entry, "lost_share": lost_share(row), "lost_return": _lost_return(row)}

@@ -10,12 +10,13 @@ from cdpo.tasks import Task, find_task
 from cdpo.training.settings import Settings
 
 _LARGEST_SEED = 2**31 - 1
+_MOST_SEEDS = 10_000
 
 
 def seed_numbers(seeds: int, seed: int) -> list[int]:
     """`seeds` numbers from `seed` on."""
-    if seeds < 1:
-        raise UserError(f"seeds must be at least 1, not {seeds}")
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise UserError(f"seeds must be at least 1 and at most {_MOST_SEEDS}, not {seeds}")
     if not 0 <= seed <= _LARGEST_SEED - seeds:
         raise UserError(f"seed must be between 0 and {_LARGEST_SEED - seeds}, not {seed}")
     return list(range(seed, seed + seeds))

@@ -5,7 +5,7 @@ from typing import Any
 from cdpo.agents import RULES
 from cdpo.errors import UserError, unknown
 from cdpo.tasks import Task
-from cdpo.training.settings import PARTS, Settings, idle_options, learner_of, part_of, parts_of
+from cdpo.training.settings import PARTS, Settings, idle_options, part_of, parts_of
 
 PRESETS = ("default", "paper")
 
@@ -248,7 +248,7 @@ def preset(name: str, task: Task, rule: str = "cdpo", learner: str = "sac") -> S
     part_of(learner)
     start = Settings(rule=RULES[rule](), learner=learner)  # type: ignore[arg-type]
     if rule in _MODEL_FREE:
-        return start.changed(**_MODEL_FREE[rule])
+        return start.changed(loop=_TASKS.get(task.name, {}).get("loop", {})).changed(**_MODEL_FREE[rule])
     if task.name in _CHEETAHS:
         start = start.changed(loop={"random_noise": "white"})
     if task.broad is None:  # nothing is known of the range: rollouts begin where the world was seen
@@ -299,10 +299,9 @@ def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) ->
     by_part = {part: value for part, value in changes.items() if part in used}
     own = {option: value for option, value in changes.items() if option not in used}
     settings = start.changed(rule=own, **by_part)
-    for option in idle_options(used):
-        if getattr(settings.dyna, option) != getattr(start.dyna, option):
-            newest = f"{learner_of(used)} learns from the newest rollouts alone"
-            raise UserError(f"{newest} and makes no use of dyna's {option}")
+    for part, option in idle_options(settings):
+        if getattr(getattr(settings, part), option) != getattr(getattr(start, part), option):
+            raise UserError(f"{rule} makes no use of {part}.{option} with its other settings; leave it out")
     return settings
 
 

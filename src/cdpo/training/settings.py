@@ -31,12 +31,13 @@ from cdpo.solvers.learner import LearnerSettings
 from cdpo.solvers.mpc import MPC, MPCSettings
 from cdpo.solvers.mpo import MPO, MPOSettings
 from cdpo.solvers.offpolicy import OffPolicyLearner
-from cdpo.solvers.onpolicy import OnPolicyLearner
+from cdpo.solvers.onpolicy import OnPolicyLearner, OnPolicySettings
 from cdpo.solvers.ppo import PPO, PPOSettings
 from cdpo.solvers.sac import SAC, SACSettings
 from cdpo.solvers.trpo import TRPO, TRPOSettings
 from cdpo.solvers.values import CriticSettings
 from cdpo.tasks import Task
+from cdpo.told import MOST
 
 SolverName = Literal["dyna", "bptt", "mpc"]
 LearnerName = Literal["sac", "mpo", "ppo", "trpo", "actor-critic"]
@@ -74,10 +75,10 @@ class LoopSettings:
         if not 0 <= self.discount < 1:
             raise UserError(f"loop.discount must be at least 0 and below 1, not {self.discount:g}")
         for name in ("evaluate", "evaluation_episodes", "random"):
-            if getattr(self, name) < 1:
-                raise UserError(f"loop.{name} must be at least 1, not {getattr(self, name)}")
-        if self.stretch < 0:
-            raise UserError(f"loop.stretch must be at least 0, not {self.stretch}")
+            if not 1 <= getattr(self, name) <= MOST:
+                raise UserError(f"loop.{name} must be between 1 and {MOST}, not {getattr(self, name)}")
+        if not 0 <= self.stretch <= MOST:
+            raise UserError(f"loop.stretch must be between 0 and {MOST}, not {self.stretch}")
 
     def check_learns(self, episodes: int) -> None:
         """Reject so few episodes after the first that all are random."""
@@ -185,6 +186,9 @@ class Settings:
             raise UserError("the settings of the run cannot be read; start it again elsewhere") from error
 
 
+# What a learner on the newest rollouts makes no use of: how past ones, and real steps, are recalled.
+_RECALLED = ("kept", "earlier", "updates", "returns", "batch", "real", "expansion", "expanded")
+
 PARTS = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "rule")
 
 
@@ -208,10 +212,23 @@ def learner_of(parts: Sequence[str]) -> str:
     return learner
 
 
-def idle_options(parts: Sequence[str]) -> tuple[str, ...]:
-    """The settings of dyna that say nothing to its learner: those of how past rollouts and real steps are recalled."""
-    newest = "dyna" in parts and issubclass(LEARNERS[learner_of(parts)], OnPolicyLearner)
-    return ("kept", "earlier", "updates", "returns", "batch", "real", "expansion", "expanded") if newest else ()
+def idle_options(settings: Settings) -> list[tuple[str, str]]:
+    """Part and name of the settings that say nothing to the agent, as others are."""
+    parts = settings.parts
+    idle = []
+    if "dyna" in parts and issubclass(LEARNERS[learner_of(parts)], OnPolicyLearner):
+        idle += [("dyna", name) for name in _RECALLED]
+    if "sac" in parts:
+        idle.append(("sac", "deviation" if settings.sac.holds == "entropy" else "negentropy"))
+    for part in parts:
+        told = getattr(settings, part)
+        if isinstance(told, OnPolicySettings) and told.noise == "learned":
+            idle.append((part, "deviation"))
+        if isinstance(told, LearnerSettings) and not isinstance(settings.rule, Exploration):  # there are no models
+            idle.append((part, "critic"))
+        if hasattr(told, "multiplier_rate") and not hasattr(settings.rule, "kl"):  # there is no trust region
+            idle.append((part, "multiplier_rate"))
+    return idle
 
 
 def _changed(part: str, old: Any, changes: dict[str, Any]) -> Any:
