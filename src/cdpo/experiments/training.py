@@ -168,7 +168,10 @@ def until(record: Record, steps: int) -> Record:
 
 def evaluation_interval(record: Record) -> int:
     """Episodes from one evaluation to the next, as they mostly are."""
-    gaps = [np.diff(np.flatnonzero([value is not None for value in c["eval_return"]])) for c in record["curves"]]
+    gaps = [
+        np.diff([at for at, value in zip(curve["episode"], curve["eval_return"], strict=True) if value is not None])
+        for curve in record["curves"]
+    ]
     return int(np.median(known)) if len(known := np.concatenate(gaps)) else 1
 
 

@@ -6,6 +6,7 @@ episode t       learn from all episodes before (cdpo.agents), then act by pi_t, 
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -386,7 +387,9 @@ def _without(chunk: Chunk, before: Chunk, lanes: Sequence[int]) -> Chunk:
 
 
 def _lane(metrics: dict[str, np.ndarray], lane: int) -> Record:
-    return {name: value[lane].tolist() for name, value in metrics.items()}
+    """None is what is not known: the same before it is written down and after."""
+    told = {name: value[lane].tolist() for name, value in metrics.items()}
+    return {name: None if isinstance(each, float) and not isfinite(each) else each for name, each in told.items()}
 
 
 _append = jax.jit(Replay.append)

@@ -67,8 +67,9 @@ _METRPO: dict[str, dict[str, Any]] = {
     "dyna": {"rounds": 5, "horizon": 100, "initial": 1.0, "visited": 0.0, "broad": 0.0},
     "trpo": {"critic": "pooled", "kl": 0.01},
 }
-# Their sizes: 50,000 imagined steps for a step of TRPO.
+# Their sizes: 50,000 imagined steps for a step of TRPO, of which they take 400 at most.
 _METRPO_PAPER: dict[str, dict[str, Any]] = {
+    "rule": {"laps": 80},
     "ensemble": {"hidden": (1024, 1024), "steps": 2000, "batch": 1000, "learning_rate": 1e-3, "weight_decay": 0.0},
     "dyna": {"particles": 100},
     "trpo": {"hidden": (32, 32)},

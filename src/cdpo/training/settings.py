@@ -74,7 +74,9 @@ class LoopSettings:
         check_choices(self)
         if not 0 <= self.discount < 1:
             raise UserError(f"loop.discount must be at least 0 and below 1, not {self.discount:g}")
-        for name in ("evaluate", "evaluation_episodes", "random"):
+        if self.evaluate < 1:  # so many that there is none are no mistake
+            raise UserError(f"loop.evaluate must be at least 1, not {self.evaluate}")
+        for name in ("evaluation_episodes", "random"):
             if not 1 <= getattr(self, name) <= MOST:
                 raise UserError(f"loop.{name} must be between 1 and {MOST}, not {getattr(self, name)}")
         if not 0 <= self.stretch <= MOST:
