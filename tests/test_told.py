@@ -115,7 +115,8 @@ class Ranged(Told, zero=("may_be_none", "part_or_none", "few"), shares=("part_or
     [
         ({"count": 0}, "ranged.count must be at least 1, not 0"),
         ({"few": -1}, "ranged.few must be at least 0, not -1"),
-        ({"sizes": (3, 0)}, r"ranged.sizes must hold sizes of at least 1, not \(3, 0\)"),
+        ({"count": 1_000_001}, "ranged.count must be at most 1000000, not 1000001"),
+        ({"sizes": (3, 0)}, r"ranged.sizes must hold sizes of at least 1 and at most 1000000, not \(3, 0\)"),
         ({"rate": 0.0}, "ranged.rate must be above 0, not 0"),
         ({"rate": float("nan")}, "ranged.rate must be a finite number, not nan"),
         ({"may_be_none": -0.5}, "ranged.may_be_none must not be negative, not -0.5"),

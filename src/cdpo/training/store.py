@@ -292,4 +292,4 @@ def _restored(path: str, name: str, leaf: Any, arrays: Mapping[str, np.ndarray])
 
 
 def _misfit(what: str) -> UserError:
-    return UserError(f"the checkpoint does not fit: {what}; load it with the settings that it was saved with")
+    return UserError(f"the checkpoint does not fit: {what}; load it with the task and settings that it was saved with")
