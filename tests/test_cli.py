@@ -49,8 +49,7 @@ def call(line):
 
 def start(line, **options):
     """A command in a process of its own."""
-    code = "from cdpo.cli import main; main()"
-    command = [sys.executable, "-c", code, *shlex.split(line)]
+    command = [sys.executable, "-m", "cdpo", *shlex.split(line)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
@@ -372,8 +371,7 @@ def test_version_says_what_a_bug_report_needs():
 def test_a_reader_that_has_had_enough_gets_no_traceback():
     read, write = os.pipe()
     os.close(read)
-    code = "from cdpo.cli import main; main()"
-    command = [sys.executable, "-c", code, "--help"]
+    command = [sys.executable, "-m", "cdpo", "--help"]
     with os.fdopen(write, "wb") as pipe:
         ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, "")
