@@ -220,6 +220,13 @@ def test_dpi_does_not_repeat_its_one_model(name):
     assert preset(name, find_task("pusher"), "dpi").rule.models == 1
 
 
+def test_dpi_learns_within_the_episodes_of_half_cheetah_in_half_of_the_rounds_that_cdpo_has():
+    for task in map(find_task, ("half-cheetah", "HalfCheetah-v5")):
+        dpi, cdpo = preset("default", task, "dpi"), preset("default", task)
+        assert 2 * dpi.mpc.rounds * task.horizon // dpi.loop.stretch == 2 * cdpo.dyna.rounds
+    assert preset("default", find_task("pusher"), "dpi").loop.stretch == 0
+
+
 def test_a_learner_has_a_preset_of_its_own():
     for task in (TASKS["pendulum-swingup"], TASKS["half-cheetah"]):
         rounds = {learner: preset("default", task, learner=learner).dyna.rounds for learner in LEARNERS}
