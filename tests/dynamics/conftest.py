@@ -12,7 +12,7 @@ from cdpo.dynamics.networks import MLP, Normaliser
 from cdpo.tasks import Task
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def compiled_soon():
     """The programs are small and run once or twice: compiling them is what takes time."""
     jax.config.update("jax_disable_most_optimizations", True)

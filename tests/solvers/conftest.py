@@ -15,7 +15,7 @@ from cdpo.solvers.policy import Policy
 from cdpo.tasks import Task
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def compiled_soon():
     """The programs are small and run once or twice: compiling them is what takes time."""
     jax.config.update("jax_disable_most_optimizations", True)
