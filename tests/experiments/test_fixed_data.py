@@ -6,7 +6,7 @@ import pytest
 
 import cdpo
 
-SOURCE = Path(__file__).parents[2] / "results" / "fixed_data.py"
+SOURCE = Path(__file__).parents[2] / "tools" / "fixed_data.py"
 TINY = {
     "ensemble": {"heads": 2, "hidden": (8,), "steps": 20},
     "dyna": {"rounds": 2, "updates": 3, "particles": 4, "horizon": 3, "returns": 2, "batch": 8},

@@ -10,7 +10,7 @@ from cdpo.experiments import FIGURES
 from cdpo.report.style import house
 from cdpo.runs import RunFolder
 
-SOURCE = Path(__file__).parents[2] / "results" / "keep.py"
+SOURCE = Path(__file__).parents[2] / "tools" / "keep.py"
 
 
 @pytest.fixture(scope="module")

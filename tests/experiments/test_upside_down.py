@@ -10,7 +10,7 @@ from cdpo.runs import RunFolder
 from cdpo.tasks import find_task
 from cdpo.training.collect import streams, training_life
 
-SOURCE = Path(__file__).parents[2] / "results" / "upside_down.py"
+SOURCE = Path(__file__).parents[2] / "tools" / "upside_down.py"
 TINY = {
     "ensemble": {"heads": 2, "hidden": (8,), "steps": 20},
     "dyna": {"rounds": 1, "updates": 1, "particles": 4, "horizon": 3, "batch": 8},

@@ -1,6 +1,6 @@
 """Keep what reproductions measured: the records of their cells, and the figures and tables of all that are kept.
 
-    python results/keep.py ablation runs/a runs/b --into results/deep/ablation --commit 5eb8997
+    python tools/keep.py ablation runs/a runs/b --into results/deep/ablation --commit 5eb8997
 
 A figure of many training runs is made in parts, on several machines. `records.jsonl` has a line for each cell, with its
 settings, the commit and the hardware: whatever comes later is joined with it, and takes the place of an older record of
@@ -9,7 +9,7 @@ those between the evaluations of runs without a model, are not kept.
 
 Figures share cells. What another figure keeps need not be run again:
 
-    python results/keep.py baselines --also results/deep/exploration --into results/deep/baselines
+    python tools/keep.py baselines --also results/deep/exploration --into results/deep/baselines
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """What both updates of CDPO are worth on fixed data: under the models, and in the world.
 
     cdpo train half-cheetah --seeds 1 --seed 100 --episodes 6 --dyna.rounds 5 --out runs/data
-    python results/fixed_data.py runs/data "Dyna" '{}' --into fixed-data.csv
-    python results/fixed_data.py runs/data "POPLIN-P" '{"solver": "mpc"}' --into fixed-data.csv
+    python tools/fixed_data.py runs/data "Dyna" '{}' --into fixed-data.csv
+    python tools/fixed_data.py runs/data "POPLIN-P" '{"solver": "mpc"}' --into fixed-data.csv
 
 Every seed learns from the transitions of the run's first seed, iteration after iteration, and no episode is added. A
 line for each seed and iteration: discounted values of pi_{t-1}, q_t and pi_t under the reference, what pi_t is worth

@@ -1,7 +1,7 @@
 """How much of its training a half-cheetah spent on its back.
 
     cdpo train half-cheetah --seeds 1 --seed 1 --episodes 30 --dyna.updates 5 --out runs/slow
-    python results/upside_down.py runs/slow --label "5 steps" --into upside-down.csv
+    python tools/upside_down.py runs/slow --label "5 steps" --into upside-down.csv
 
 A line for each seed and episode of a run, from the transitions that it keeps: the return, and the share of steps in
 which the torso is turned by more than a right angle. Lines of a label take the place of older ones.
