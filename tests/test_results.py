@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from cdpo.training.settings import Settings
 
 RESULTS = Path(__file__).parent.parent / "results"
 POLICIES = RESULTS / "policies"
+STUDIES = {path.parent: json.loads(path.read_text()) for path in sorted(RESULTS.rglob("manifest.json"))}
+MADE = {"date", "commit", "command", "settings", "versions", "hardware"}  # what is told of all data
+MORE = {"wall_s", "note", "runs"}
 LEAST = {"half-cheetah": 9_000, "HalfCheetah-v5": 9_000, "pusher": -60}
 
 # Cells of figures whose presets have changed since they were run, and those that were not run yet. The docs say so.
@@ -19,8 +23,56 @@ CHEETAHS = {"half-cheetah", "HalfCheetah-v5"}
 TO_COME = {("published", "HalfCheetah-v5", "mbpo")}
 
 
+def test_every_file_is_listed_by_the_manifest_of_its_study_and_nothing_else_is():
+    there = [path for path in RESULTS.rglob("*") if path.is_file() and path.name not in {"manifest.json", "README.md"}]
+    assert sorted(study / name for study, told in STUDIES.items() for name in told["files"]) == sorted(there)
+
+
+def test_results_hold_no_programs():
+    assert not list(RESULTS.rglob("*.py"))
+
+
+def chains(told):
+    """Who is asked of a file, or of one of its runs: itself, then its file, then the study."""
+    for name, file in told["files"].items():
+        runs = file.get("runs") or told.get("runs") or [{}]
+        yield from ((name, [run, file, told]) for run in runs)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.relative_to(RESULTS).as_posix())
+def test_a_manifest_says_what_is_asked_and_where_every_file_is_from_or_that_it_is_not_known(study):
+    told = STUDIES[study]
+    assert told.keys() <= {"asks", "status", "by", "files"} | MADE | MORE
+    assert told["asks"] and told["status"]
+    for name, chain in chains(told):
+        run, file, _ = chain
+        assert file.keys() <= {"status", "by"} | MADE | MORE, name
+        assert run.keys() <= {"of", "note", "wall_s"} | MADE, name
+        for key in MADE:
+            said = [entry[key] for entry in chain if key in entry]
+            assert said, f"{name} does not tell its {key}"
+            assert said[0] is not None or any("note" in entry for entry in chain), (
+                f"why {name} has no {key} is not told"
+            )
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.relative_to(RESULTS).as_posix())
+def test_commits_are_hashes_and_what_is_superseded_is_so_by_what_is_there(study):
+    told = STUDIES[study]
+    files = list(told["files"].values())
+    for entry in (told, *files):
+        assert entry.get("status", "current") in {"current", "superseded"}
+        assert (entry.get("status") == "superseded") == ("by" in entry)
+        if "by" in entry:
+            by = RESULTS / entry["by"]
+            assert by in STUDIES or by.name in STUDIES[by.parent]["files"]
+    for entry in (told, *files, *(run for each in (told, *files) for run in each.get("runs", ()))):
+        assert entry.get("commit") is None or re.fullmatch("[0-9a-f]{7,40}", entry["commit"])
+        assert entry.get("date") is None or re.fullmatch(r"\d{4}-\d\d-\d\d", entry["date"])
+
+
 def test_every_kept_policy_is_known():
-    assert {path.name for path in POLICIES.iterdir()} == set(LEAST)
+    assert {path.name for path in POLICIES.iterdir() if path.is_dir()} == set(LEAST)
 
 
 @pytest.mark.parametrize("name", LEAST)

@@ -5,7 +5,8 @@
 A figure of many training runs is made in parts, on several machines. `records.jsonl` has a line for each cell, with its
 settings, the commit and the hardware: whatever comes later is joined with it, and takes the place of an older record of
 the same task and name. From these lines all figures and tables are drawn again; episodes of which these read nothing,
-those between the evaluations of runs without a model, are not kept.
+those between the evaluations of runs without a model, are not kept. `manifest.json` says where all of it is from, as
+results/README.md has it; what the study asks, its status and its notes stay as they were written there.
 
 Figures share cells. What another figure keeps need not be run again:
 
@@ -14,7 +15,9 @@ Figures share cells. What another figure keeps need not be run again:
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
+from datetime import date
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from cdpo.runs import RunFolder, write_atomic
 
 _DIGITS = 9  # of what was measured
 _WORLD = {"episode", "env_steps", "return", "eval_return"}  # columns of curves that need no model
+_MADE = ("commit", "versions", "hardware", "note")  # what is told of a record besides what it is of
 
 
 def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequence[Path] = ()) -> Records:
@@ -34,6 +38,8 @@ def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequen
     cells = {_name(cell.identity): cell.identity for cell in FIGURES[figure].cells("paper")}
     kept = into / "records.jsonl"
     known = _known(kept)
+    if folders and not re.fullmatch("[0-9a-f]{7,40}", commit):
+        raise UserError(f"{commit!r} is no hash of a commit; give the one at which the folders were made, by --commit")
     for path in folders:
         folder = RunFolder.open(path)
         if folder.config.get("figure") != figure:
@@ -54,7 +60,32 @@ def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequen
     for path in drawn:
         if path.suffix == ".png":  # the same picture as its .svg
             path.unlink()
+    _describe(into, figure, records, new=bool(folders or also))
     return records
+
+
+def _describe(into: Path, figure: str, records: Records, new: bool) -> None:
+    """Write the manifest: what a person wrote of the study stays, runs and files are those that there are now."""
+    path = into / "manifest.json"
+    told = json.loads(path.read_text()) if path.exists() else {"asks": FIGURES[figure].shows, "status": "current"}
+    runs: list[dict[str, Any]] = []
+    for record in records:  # those that were made alike are told together
+        made = {key: record[key] for key in _MADE if key in record}
+        run = next((run for run in runs if {key: run[key] for key in _MADE if key in run} == made), None)
+        if run is None:
+            runs.append(run := {"of": [], **made})
+        run["of"].append(": ".join(_name(record)))
+    tasks = list(dict.fromkeys(record["task"] for record in records))
+    whole = {cell.identity["task"] for cell in FIGURES[figure].cells("paper")} == set(tasks)
+    files = {file.name: told.get("files", {}).get(file.name, {}) for file in sorted(into.iterdir()) if file != path}
+    told = {key: value for key, value in told.items() if key != "files"} | {
+        "date": date.today().isoformat() if new else told.get("date"),
+        "command": f"cdpo reproduce {figure} --scale paper" + ("" if whole else " --tasks " + " ".join(tasks)),
+        "settings": "records.jsonl",
+        "runs": runs,
+        "files": files,
+    }
+    write_atomic(path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
 def _known(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -109,7 +140,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, help="of reproductions; none to draw again what is kept")
     parser.add_argument("--also", nargs="*", default=(), type=Path, help="folders of what other figures keep")
     parser.add_argument("--into", type=Path, required=True)
-    parser.add_argument("--commit", default="", help="at which the folders were made")
+    parser.add_argument("--commit", default="", help="the hash of that at which the folders were made")
     options = parser.parse_args()
     try:
         records = keep(options.figure, options.folders, options.into, options.commit, options.also)

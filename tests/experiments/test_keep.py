@@ -32,26 +32,43 @@ def made(path, figure="tuning", **finals):
 
 def test_parts_are_joined_in_the_order_of_the_figure_and_newer_ones_win(keep, tmp_path, rows):
     into = tmp_path / "kept"
-    keep("tuning", [made(tmp_path / "a", _3=1 / 3, _1=2.0)], into, "aaa")
-    keep("tuning", [made(tmp_path / "b", _03=3.0), made(tmp_path / "c", _1=4.0)], into, "bbb")
+    keep("tuning", [made(tmp_path / "a", _3=1 / 3, _1=2.0)], into, "aaaaaaa")
+    keep("tuning", [made(tmp_path / "b", _03=3.0), made(tmp_path / "c", _1=4.0)], into, "bbbbbbb")
     kept = [json.loads(text) for text in (into / "records.jsonl").read_text().splitlines()]
     assert [(each["label"], each["final"], each["commit"]) for each in kept] == [
-        ("CDPO, kl 0.03", [3.0], "bbb"),
-        ("CDPO, kl 0.1", [4.0], "bbb"),
-        ("CDPO, kl 0.3", [0.333333333], "aaa"),
+        ("CDPO, kl 0.03", [3.0], "bbbbbbb"),
+        ("CDPO, kl 0.1", [4.0], "bbbbbbb"),
+        ("CDPO, kl 0.3", [0.333333333], "aaaaaaa"),
     ]
     assert kept[2]["settings"] == {"sac": {"learning_rate": 1 / 3}}  # what was told stays as it was
     assert [row["interquartile_mean"] for row in rows(into / "trials.csv")] == ["3.0", "4.0", "0.333333333"]
-    assert {path.name for path in into.iterdir()} == {"records.jsonl", "trials.csv", "trials.svg", "evaluations.csv"}
+    told = json.loads((into / "manifest.json").read_text())
+    assert {path.name for path in into.iterdir()} == {*told["files"], "manifest.json"}
+    assert told["files"].keys() == {"records.jsonl", "trials.csv", "trials.svg", "evaluations.csv"}
+    assert told["command"] == "cdpo reproduce tuning --scale paper --tasks pendulum-swingup-0.1"
+    assert [(run["of"], run["commit"], run["versions"]) for run in told["runs"]] == [
+        (["pendulum-swingup-0.1: CDPO, kl 0.03", "pendulum-swingup-0.1: CDPO, kl 0.1"], "bbbbbbb", {"jax": "1"}),
+        (["pendulum-swingup-0.1: CDPO, kl 0.3"], "aaaaaaa", {"jax": "1"}),
+    ]
 
 
-def test_what_is_kept_can_be_drawn_again_without_its_folders(keep, tmp_path):
+def test_a_commit_is_to_be_a_hash(keep, tmp_path):
+    with pytest.raises(UserError, match="'main' is no hash of a commit"):
+        keep("tuning", [made(tmp_path / "a", _1=2.0)], tmp_path / "kept", "main")
+
+
+def test_what_is_kept_can_be_drawn_again_without_its_folders_and_what_was_written_of_it_stays(keep, tmp_path):
     into = tmp_path / "kept"
-    keep("tuning", [made(tmp_path / "a", _1=2.0)], into, "aaa")
-    before = {path.name: path.read_bytes() for path in into.iterdir()}
+    keep("tuning", [made(tmp_path / "a", _1=2.0)], into, "aaaaaaa")
+    told = json.loads((into / "manifest.json").read_text())
+    told |= {"asks": "Which bound?", "status": "superseded", "by": "another", "date": "2020-02-02"}
+    told["files"]["trials.csv"] = {"note": "Of one seed."}
+    (into / "manifest.json").write_text(json.dumps(told))
+    before = {path.name: path.read_bytes() for path in into.iterdir() if path.name != "manifest.json"}
     (into / "trials.svg").unlink()
     keep("tuning", [], into, "")
-    assert {path.name: path.read_bytes() for path in into.iterdir()} == before
+    assert json.loads((into / "manifest.json").read_text()) == told
+    assert {name: (into / name).read_bytes() for name in told["files"]} == before
 
 
 def test_cells_that_another_figure_keeps_are_taken_over_but_replace_nothing(keep, tmp_path):
@@ -86,21 +103,22 @@ def test_episodes_that_nothing_reads_are_not_kept_and_figures_stay_as_they_are(k
     folder = RunFolder.create(tmp_path / "made", {"figure": "baselines", "versions": {}})
     for each in told:
         folder.append(each)
-    kept = keep("baselines", [folder.path], tmp_path / "kept", "aaa")
+    kept = keep("baselines", [folder.path], tmp_path / "kept", "aaaaaaa")
     assert kept[0]["curves"] == [models]
     read = {"episode": [1, 3, 5], "env_steps": [20, 40, 60], "return": [5.0] * 3, "eval_return": [1.0, 3.0, None]}
     assert [each["curves"] for each in kept[1:]] == [[read, never]] * 2
     with house():
         drawn = FIGURES["baselines"].draw(told, tmp_path / "whole")
     files = [path for path in drawn if path.suffix != ".png"]
-    assert {path.name for path in files} == {path.name for path in (tmp_path / "kept").iterdir()} - {"records.jsonl"}
+    beside = {"records.jsonl", "manifest.json"}
+    assert {path.name for path in files} == {path.name for path in (tmp_path / "kept").iterdir()} - beside
     assert all((tmp_path / "kept" / path.name).read_bytes() == path.read_bytes() for path in files)
 
 
 def test_another_figure_is_refused_and_nothing_is_lost(keep, tmp_path):
     into = tmp_path / "kept"
-    keep("tuning", [made(tmp_path / "a", _1=2.0)], into, "aaa")
+    keep("tuning", [made(tmp_path / "a", _1=2.0)], into, "aaaaaaa")
     before = (into / "records.jsonl").read_bytes()
     with pytest.raises(UserError, match="is no reproduction of tuning"):
-        keep("tuning", [made(tmp_path / "b", figure="settings", _1=3.0)], into, "bbb")
+        keep("tuning", [made(tmp_path / "b", figure="settings", _1=3.0)], into, "bbbbbbb")
     assert (into / "records.jsonl").read_bytes() == before
