@@ -42,9 +42,9 @@ format: $(STAMP) ## format the code and apply safe fixes
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
-$(PEERS): $(STAMP)
+$(PEERS): $(STAMP) constraints-peers.txt
 	@echo "installing what ours is held against, with PyTorch (once) ..."
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -c constraints-peers.txt -e '.[dev,peers]'
 	@touch $@
 
 bench: $(PEERS) ## measure the tabular and the deep part, beside others
