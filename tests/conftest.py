@@ -1,37 +1,130 @@
-"""What every test shares: which tests run, how many threads they take, and settings that take no time."""
+"""What every test shares: which tests run, how they are compiled, and settings that take no time."""
 
+import ctypes
+import gc
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import slices
 
-# Two workers that each take every core spin against each other. Set before anything imports jax.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
+MEMORY = 1 << 30  # bytes that a process may have between two files before it forgets its programs
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("which tests run (without any of these, those that are not marked slow or extra)")
+    group.addoption("--all", action="store_true", help="all tests")
+    group.addoption("--slice", metavar="COMMIT", help="of the slow and extra tests alone, those of this commit")
+    group.addoption("--seconds", type=float, default=1200.0, help="that a slice may take in one process")
+    group.addoption("--record", action="store_true", help="keep what slow tests take in tests/durations.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set before anything imports JAX, in every worker and for the processes that tests begin."""
+    flags = []
+    if "PYTEST_XDIST_WORKER" in os.environ:  # two workers that each take every core spin against each other
+        flags.append("--xla_cpu_multi_thread_eigen=false")
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if _quick(config) and version("jax").startswith("0.10."):  # later ones do not know the flag, and would abort
+        flags.append("--xla_cpu_use_fusion_emitters=false")  # a third of what compiling costs; slow tests have them
+    os.environ.setdefault("XLA_FLAGS", " ".join(flags))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow = [item for item in items if _is_slow(item) or "extra" in item.keywords]
+    for item in slow:
+        item.user_properties.append(("slow", True))
+    if commit := config.getoption("--slice"):
+        tests = [item.nodeid for item in slow]
+        kept = slices.chosen(tests, commit, config.getoption("--seconds"), slices.recorded())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]
+    elif _quick(config):
+        for item in slow:
+            reason = "slow" if _is_slow(item) else "needs an extra"
+            item.add_marker(pytest.mark.skip(reason=f"{reason}; make test-all runs it"))
+
+
+class Recorder:
+    """Seconds of every slow test that passed, of all workers."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if ("slow", True) in report.user_properties and not report.skipped:
+            self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        slices.record(self.seconds)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("--record") and "PYTEST_XDIST_WORKER" not in os.environ:
+        session.config.pluginmanager.register(Recorder())
+
+
+def _quick(config: pytest.Config) -> bool:
+    return not config.getoption("--all") and not config.getoption("--slice")
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    """Marked so; `besides` names the one case of a test that is not."""
+    marker = item.get_closest_marker("slow")
+    if marker is None:
+        return False
+    case = getattr(item, "callspec", None)
+    return case is None or "besides" not in marker.kwargs or case.id != marker.kwargs["besides"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Workers share what they compile."""
+def compiled_programs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> None:
+    """Workers share what they compile; quick tests have it compiled quickly."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.getbasetemp().parent / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_disable_most_optimizations", _quick(request.config))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs() -> Iterator[None]:
-    """A compiled program holds memory maps, and a process may have no more than so many of them."""
+    """A compiled program holds memory, and maps of it, of which a process may have no more than so many."""
     yield
+    if int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") < MEMORY:
+        return
     import jax
 
     jax.clear_caches()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed in small pieces stays with the process until it is told
+
+
+@pytest.fixture(scope="module")
+def compiled_soon() -> Iterator[None]:
+    """For programs that are small and run once or twice, of slow tests as well: compiling them is what takes time."""
+    yield from _optimised(False)
+
+
+@pytest.fixture
+def compiled_well() -> Iterator[None]:
+    """As users have it, of quick tests as well."""
+    yield from _optimised(True)
+
+
+def _optimised(much: bool) -> Iterator[None]:
+    import jax
+
+    before = jax.config.jax_disable_most_optimizations
+    jax.config.update("jax_disable_most_optimizations", not much)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="session")
@@ -85,17 +178,3 @@ def tiny_mpc() -> dict[str, Any]:
     """And for the one that plans."""
     few = {"plans": 2, "candidates": 4, "rounds": 2, "updates": 2, "batch": 4, "particles": 2}
     return {"horizon": 2, "hidden": (8,), **few}
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="run the tests marked slow or extra as well")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all"):
-        return
-    reasons = {"slow": "slow; make test-all runs it", "extra": "needs an extra; make test-all runs it"}
-    for item in items:
-        for marker, reason in reasons.items():
-            if marker in item.keywords:
-                item.add_marker(pytest.mark.skip(reason=reason))

@@ -112,6 +112,7 @@ def test_the_public_names_are_there_before_they_are_used():
     assert all(getattr(cdpo, name) is not None for name in cdpo.__all__)
 
 
+@pytest.mark.slow
 def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path, tiny):
     def make():
         return gymnasium.make("Pendulum-v1", max_episode_steps=15)
@@ -124,9 +125,8 @@ def test_an_environment_of_the_users_own_is_learned_with_its_reward(tmp_path, ti
     assert cdpo.load(tmp_path / "own", task=make).episodes == 2
 
 
-@pytest.mark.parametrize(
-    "learner", ["mpo", *(pytest.param(e, marks=pytest.mark.slow) for e in ("ppo", "trpo", "actor-critic"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["mpo", "ppo", "trpo", "actor-critic"])
 def test_every_learner_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_learners, learner):
     common = {name: tiny[name] for name in ("models", "loop", "ensemble")}
     made = cdpo.CDPO("pendulum-swingup", horizon=20, learner=learner, **common, **tiny_learners[learner])
@@ -137,13 +137,14 @@ def test_every_learner_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_
     assert all(np.isfinite(made.records[-1][name]) for name in ("q_critic_loss", "pi_critic_loss", "kl_spent"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "solver"),
     [
         (cdpo.MBPO, "sac"),
-        pytest.param(cdpo.METRPO, "trpo", marks=pytest.mark.slow),
-        pytest.param(cdpo.SLBO, "trpo", marks=pytest.mark.slow),
-        pytest.param(cdpo.DPI, "mpc", marks=pytest.mark.slow),
+        (cdpo.METRPO, "trpo"),
+        (cdpo.SLBO, "trpo"),
+        (cdpo.DPI, "mpc"),
     ],
 )
 def test_every_baseline_goes_on_as_if_it_had_not_been_saved(tmp_path, tiny, tiny_learners, tiny_mpc, kind, solver):

@@ -436,6 +436,7 @@ def test_the_configuration_is_enough_to_repeat_a_run(run, tmp_path):
     assert results(tmp_path / "again") == results(run[0])
 
 
+@pytest.mark.slow
 def test_fresh_processes_agree_to_the_byte_and_write_plain_text(tmp_path):
     ended = [start(f"{TINY} --agents psrl --out {name}", cwd=tmp_path) for name in ("a", "b")]
     for each in ended:
@@ -498,6 +499,7 @@ main()
 """
 
 
+@pytest.mark.slow(besides="SIGKILL")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_an_interrupted_run_goes_on_and_ends_as_if_nothing_had_happened(run, tmp_path, name):
     folder = tmp_path / "my run"

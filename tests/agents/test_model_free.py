@@ -37,20 +37,7 @@ OWN = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_soon():
-    """The programs are small: compiling them is what takes time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture
-def compiled_well(compiled_soon):
-    """As users have it: with no optimisation at all, XLA on a CPU spoils a loop whose lengths differ by seed."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
+pytestmark = pytest.mark.usefixtures("compiled_soon")
 
 
 def test_these_are_all():
@@ -133,6 +120,7 @@ EPISODES = dict.fromkeys(REPLAYING, 3) | dict.fromkeys(NEWEST, 60)
 QUIET = {"loop": {"evaluate": 10**6, "evaluation_episodes": 1}}
 
 
+@pytest.mark.slow
 @every_agent
 def test_it_finds_the_action_that_pays_a_step_later(name):
     made = agent(name, Delayed, horizon=64, **QUIET).learn(EPISODES[name])
@@ -179,8 +167,15 @@ def test_so_do_agents_with_a_model_an_action_for_what_they_see(name):
     np.testing.assert_allclose(by_models(name, Shown).predict(seen, deterministic=True)[0], -seen / 2, atol=0.2)
 
 
-@every_agent
-@pytest.mark.parametrize(("task", "value"), [(Steady, 1 / (1 - 0.8)), (Short, np.mean([2.44, 1.8, 1.0]))])
+@pytest.mark.slow(besides="sac, Short")
+@pytest.mark.parametrize(
+    ("name", "task", "value"),
+    [
+        pytest.param(name, task, value, id=f"{name}, {task.__name__}")
+        for name in NAMES
+        for task, value in ((Steady, 1 / (1 - 0.8)), (Short, np.mean([2.44, 1.8, 1.0])))
+    ],
+)
 def test_a_time_limit_is_no_end(name, task, value):
     loop = {"discount": 0.8, "evaluation_episodes": 1}
     made = agent(name, task, much=40.0, steps=15, horizon=5, loop=loop).learn(15 if name in REPLAYING else 120)
@@ -193,6 +188,7 @@ def test_a_time_limit_is_no_end(name, task, value):
 # --- when they learn
 
 
+@pytest.mark.slow(besides="ppo")
 @every_agent
 def test_loaded_again_it_goes_on_to_the_same_bits(name, tmp_path):
     made = agent(name, Delayed, much=0.3, steps=5, horizon=2, **QUIET).learn(4)
@@ -267,6 +263,7 @@ def test_the_learning_rate_falls_to_zero_and_learning_ends(name):
 @pytest.mark.slow
 @every_agent
 def test_seeds_in_one_program_learn_as_they_do_alone(name, compiled_well):
+    # With no optimisation at all, XLA on a CPU spoils a loop whose lengths differ by seed.
     """Side by side they are mapped over; the second has too little to learn from yet, if it must be the newest."""
     task = find_task(Shown, horizon=4)
     how = {"steps": 8} if name in NEWEST else {"batch": 4}

@@ -55,11 +55,13 @@ def excess(gain):
     return linear_return(SYSTEM, START, np.broadcast_to(gain, (TASK.horizon, *gain.shape))) / BEST - 1
 
 
+@pytest.mark.slow
 def test_what_is_best_on_the_reference_is_nearly_best_in_the_world_after_one_episode():
     belief = learned(1)[1].belief
     assert excess(planned(reference_model(belief, 1))) < 0.03
 
 
+@pytest.mark.slow
 def test_what_is_best_on_a_draw_comes_near_as_the_posterior_contracts():
     costs = []
     for episodes in (1, 16):

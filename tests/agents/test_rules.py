@@ -32,12 +32,7 @@ def all_members(ensemble, observation, action):
     return observation + ensemble.targets.undo(ensemble.net(ensemble.encode(TASK, observation, action)))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_soon():
-    """The programs are small and run once or twice: compiling them is what takes time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compiled_soon")
 
 
 def tiny(rule):
@@ -399,12 +394,14 @@ def test_what_is_spent_of_the_trust_region_is_within_its_bound(rule):
             assert told["kl_spent"] <= 1.1 * told["kl_bound"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
         CDPO(models=MODELS, kl=1e-3),
         HUCRL(models=MODELS),
-        *(pytest.param(rule(models=MODELS), marks=pytest.mark.slow) for rule in (PSRL, Greedy)),
+        PSRL(models=MODELS),
+        Greedy(models=MODELS),
     ],
     ids=described,
 )
@@ -413,11 +410,14 @@ def test_every_rule_improves_by_back_propagation_through_time_as_well(rule):
     assert metrics["pi_gradient_norm"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
         CDPO(models=MODELS, kl=1e-3),
-        *(pytest.param(rule(models=MODELS), marks=pytest.mark.slow) for rule in (HUCRL, PSRL, Greedy)),
+        HUCRL(models=MODELS),
+        PSRL(models=MODELS),
+        Greedy(models=MODELS),
     ],
     ids=described,
 )
@@ -448,6 +448,7 @@ def test_ends_are_believed_once_one_was_seen(row, seen):
     assert agent.kit.fit(mind, replay, KEY, KEY)[0].belief.ends == seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learner", "size"), [(SAC(SACSettings(hidden=HIDDEN)), 3.0), (TRPO(TRPOSettings(hidden=HIDDEN)), 15.0)]
 )

@@ -18,6 +18,7 @@ def benchmark(script, monkeypatch):
     return lambda name: script(FOLDER / f"{name}.py")
 
 
+@pytest.mark.slow
 def test_an_iteration_of_the_deep_part_is_timed_in_its_parts(benchmark, tiny):
     deep = benchmark("deep")
     small = {name: part for name, part in tiny.items() if name != "models"}
@@ -25,6 +26,7 @@ def test_an_iteration_of_the_deep_part_is_timed_in_its_parts(benchmark, tiny):
     assert all(0 < seconds < math.inf for seconds in (cost.whole, cost.learning, cost.updates))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_every_new_transition_is_an_update_of_sac(benchmark, monkeypatch, seeds):
     sac = benchmark("sac")
@@ -40,6 +42,7 @@ def test_the_plans_of_a_round_of_half_cheetah_are_found_within_a_gibibyte(benchm
     assert needed < 2**30
 
 
+@pytest.mark.slow
 def test_the_plans_of_a_round_are_found(benchmark):
     mpc = benchmark("mpc")
     small = replace(mpc.SETTINGS.mpc, plans=2, horizon=2, hidden=(8,))

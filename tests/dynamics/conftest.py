@@ -1,6 +1,5 @@
 """What the tests of the dynamics share: a small task, and ensembles whose members are written by hand."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,11 +12,8 @@ from cdpo.tasks import Task
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_soon():
-    """The programs are small and run once or twice: compiling them is what takes time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def all_compiled_soon(compiled_soon):
+    pass
 
 
 def _task(observations=2, actions=1, **known):

@@ -348,6 +348,7 @@ def test_a_fit_remembers_how_far_off_each_member_was_on_held_out_rows(task, like
     assert len(set(error.tolist())) == after.members
 
 
+@pytest.mark.slow
 def test_gaussian_heads_that_were_sure_learn_what_they_did_not_expect(task):
     more = {"likelihood": "gaussian", "hidden": (32, 32), "steps": 2000, "learning_rate": 3e-3}
     chosen = EnsembleSettings(**{**vars(SMALL), **more})

@@ -79,6 +79,7 @@ def test_every_part_has_a_figure_and_every_variant_is_held_against_the_whole(tmp
     assert len(rows(tmp_path / "returns-by-seed.csv")) == len(rows(tmp_path / "ledger.csv")) == 8
 
 
+@pytest.mark.slow
 def test_some_variants_alone_are_run_by_name(tmp_path, monkeypatch):
     start = rule_settings("inverted-pendulum", "cdpo", "smoke")
     changed = start.changed(rule={"kl": 0.3})

@@ -61,6 +61,7 @@ def results(folder):
     return [{key: value for key, value in record.items() if key != "wall_s"} for record in folder.summary["results"]]
 
 
+@pytest.mark.slow
 def test_the_record_of_a_cell_is_its_training_run(whole):
     for record, cell in zip(whole.summary["results"], TINY, strict=True):
         folder = RunFolder.open(whole.path / "cells" / cell.name)

@@ -174,6 +174,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, simulated, monkeypatch, r
     assert "psrl" in ran and records == whole
 
 
+@pytest.mark.slow
 def test_the_posterior_is_looked_at_five_times_or_more_with_200_draws(tmp_path, monkeypatch, rows):
     # Figure 1 itself takes longer to compile; one agent on the shortest chain is the same code.
     tiny = PosteriorCell("chain", 2, Chain(2), PSRL(), steps=100, seeds=2)

@@ -124,6 +124,7 @@ def whole(tmp_path_factory, two_variants):
     return make(tmp_path_factory.mktemp("whole") / "run")
 
 
+@pytest.mark.slow
 def test_variants_of_one_program_run_side_by_side_and_each_as_if_it_were_alone(whole, tmp_path, monkeypatch):
     found = results(whole)
     assert [each["lanes"] for each in found] == [4, 4]

@@ -36,6 +36,7 @@ def test_every_episode_of_a_run_is_told_as_it_was(script, tmp_path):
     assert 0 < np.mean(turned) < 1 and lines[0]["upside_down"] == pytest.approx(np.mean(turned), abs=0.002)
 
 
+@pytest.mark.slow
 def test_no_other_task_has_a_back(script, tmp_path):
     cdpo.PPO("inverted-pendulum", seed=0).save(tmp_path / "run")
     with pytest.raises(cdpo.errors.UserError, match="inverted-pendulum; only a half-cheetah has a back"):

@@ -16,11 +16,8 @@ from cdpo.tasks import Task
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_soon():
-    """The programs are small and run once or twice: compiling them is what takes time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def all_compiled_soon(compiled_soon):
+    pass
 
 
 def never(observation, action, following):

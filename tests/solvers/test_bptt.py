@@ -53,6 +53,7 @@ def high(observation, action, following):
     return following[..., 0] > 1.5
 
 
+@pytest.mark.slow(besides="svg-sampled models")
 @pytest.mark.parametrize("optimistic", [False, True], ids=["sampled models", "optimistic model"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_gradient_is_that_of_finite_differences(linear_task, linear_belief, some_policy, around, kind, optimistic):
@@ -93,6 +94,7 @@ def test_its_gradient_is_that_of_finite_differences(linear_task, linear_belief, 
             np.testing.assert_allclose((ahead - back) / 2e-6, slope, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multiplier", [0.5, 5.0])
 def test_the_divergence_along_rollouts_has_the_multipliers_share_when_the_trust_region_is_on(
     linear_task, linear_belief, some_policy, around, multiplier
@@ -116,6 +118,7 @@ def test_the_divergence_along_rollouts_has_the_multipliers_share_when_the_trust_
     np.testing.assert_allclose((1 + multiplier) * constrained, free + multiplier * spent, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_noise_of_every_part_is_held(linear_task, linear_belief, starts_at):
     task = linear_task(steered, actions=2)
     models = reference_model(linear_belief(task, [[[0.0], [0.5], [0.0]]]), 1)
@@ -129,6 +132,7 @@ def test_the_noise_of_every_part_is_held(linear_task, linear_belief, starts_at):
     np.testing.assert_allclose(better(jnp.linspace(-1, 1, 5)[:, None]).log_deviation, np.log(0.5), atol=0.3)
 
 
+@pytest.mark.slow
 def test_heads_that_agree_leave_the_optimistic_model_a_gradient(linear_task, linear_belief, some_policy):
     task = linear_task(steered)
     models = optimistic_model(linear_belief(task, np.full((3, 2, 1), 0.1)), 2, 1.0)
@@ -198,6 +202,7 @@ def test_values_survive_another_normaliser_and_another_size_of_rewards(linear_ta
     assert again.scale == 5
 
 
+@pytest.mark.slow(besides="svg")
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at, kind):
     task = linear_task(steered)

@@ -50,7 +50,7 @@ STEPS = {  # of the policy in an update
     "bptt": 6,
     "mpc": 2 * 4,
 }
-SLOW = ("mpc, POPLIN-P, averaged", "mpc, POPLIN-A without values")
+QUICK = ("dyna, sac", "bptt, svg")
 
 
 def steered(observation, action, following):
@@ -64,7 +64,7 @@ def test_these_are_all():
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in KINDS]
+    scope="module", params=[name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
 )
 def name(request):
     return request.param

@@ -77,6 +77,7 @@ def test_all_lengths_are_rolled_each_further_by_a_step(halving):
         np.testing.assert_allclose(futures.discount[length], DISCOUNT ** (1 + length), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_where_entropy_is_all_that_is_earned_every_length_aims_at_the_same(linear_task, linear_belief, some_policy):
     task = linear_task(lambda observation, action, following: 0 * following[..., 0])
     policy, belief = some_policy(task), linear_belief(task, [[[-0.5], [0.0]]] * 3)
@@ -93,6 +94,7 @@ def test_where_entropy_is_all_that_is_earned_every_length_aims_at_the_same(linea
         assert float(jnp.mean(target)) == pytest.approx(lasting, rel=0.02)
 
 
+@pytest.mark.slow
 def test_where_models_agree_the_lengths_are_weighed_by_the_twins_alone(halving):
     policy, belief = halving
     models = sampled_models(belief, 2, "subset", KEY)
@@ -154,6 +156,7 @@ def test_the_same_noise_acts_under_every_model(linear_task, linear_belief, some_
 slow = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learner", "kind", "critic"),
     [

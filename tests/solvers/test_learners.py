@@ -89,6 +89,7 @@ def steered_and_chosen(observation, action, following):
     return -(following[..., 0] ** 2) - (action[..., 1] - 0.3) ** 2
 
 
+@pytest.mark.slow(besides="sac")
 @every_learner
 def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at, name):
     task = linear_task(steered_and_chosen, actions=2)
@@ -111,8 +112,15 @@ def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear
         assert np.log(0.2) - 0.2 < metrics["log_deviation"] < np.log(0.7)  # not lost, and less than at the beginning
 
 
-@every_learner
-@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.slow(besides="ppo, ends")
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        pytest.param(name, ends, id=f"{name}, {'ends' if ends else 'goes on'}")
+        for name in KINDS
+        for ends in (False, True)
+    ],
+)
 def test_values_go_on_behind_a_rollout_and_nothing_follows_an_end(linear_task, linear_belief, starts_at, name, ends):
     """One for every step, of states 1, 0.5 and so on; for ever, or until 0.25 is reached."""
     task = linear_task(one, low) if ends else linear_task(one)

@@ -97,6 +97,7 @@ def test_averaging_moves_the_policy_by_the_mean_of_what_was_found(
     assert np.any(np.asarray(cloned.mean != averaged.mean))
 
 
+@pytest.mark.slow
 def test_of_a_plan_shorter_than_what_is_imitated_every_step_is_a_lesson(
     linear_task, linear_belief, some_policy, starts_at
 ):
@@ -146,6 +147,7 @@ def test_a_plan_goes_on_from_what_is_left_of_the_last_and_anew_after_an_end(
     np.testing.assert_allclose(moves[:, :, 0], [[0.1, 0.1, 0.1], [0.2, 0.2, 0.1], [0.1, 0.1, 0.1]], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_was_planned_is_learned_for_as_many_rounds_as_are_kept(linear_task, linear_belief, starts_at):
     def weights(**settings):
         _, policy, _, _ = solved(linear_task, linear_belief, starts_at, plans=4, updates=2, batch=8, **settings)
@@ -156,6 +158,7 @@ def test_what_was_planned_is_learned_for_as_many_rounds_as_are_kept(linear_task,
     np.testing.assert_array_equal(weights(rounds=2, kept=2), weights(rounds=2, kept=8))
 
 
+@pytest.mark.slow
 def test_the_policys_gradient_has_the_multipliers_share_of_the_divergence_when_the_trust_region_is_on(
     linear_task, linear_belief, some_policy, starts_at, around
 ):

@@ -111,6 +111,7 @@ def test_what_is_found_is_worth_more_than_what_the_policy_proposes(planning, mov
     assert np.all(np.abs(course.mean) <= 0.9 * REACH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", MOVES)
 def test_all_candidates_of_a_search_meet_the_same_noise_of_the_models(planning, moves):
     plan = planning(moves, noise=0.5, candidates=32, reach=1e-6)
@@ -128,6 +129,7 @@ def test_each_search_draws_candidates_of_its_own(planning, moves):
     assert all(np.any(best[one] != best[other]) for one in range(4) for other in range(one))
 
 
+@pytest.mark.slow
 def test_plans_that_do_not_fit_into_memory_at_once_are_searched_for_block_by_block(planning, monkeypatch):
     states = jnp.linspace(-1, 1, 6)[:, None]
 

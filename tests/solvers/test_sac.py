@@ -297,6 +297,7 @@ def test_the_logarithm_of_the_entropys_weight_moves_by_its_rate(policy, state, u
     assert abs(after.log_temperature - state.log_temperature) == pytest.approx(0.05, rel=1e-3)  # Adam's first step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("negentropy", "direction"), [(0.01, 1), (5.0, -1)])
 def test_the_same_noise_is_too_little_or_too_much_by_the_entropy_that_is_to_be_held(
     policy, trust, negentropy, direction
@@ -309,6 +310,7 @@ def test_the_same_noise_is_too_little_or_too_much_by_the_entropy_that_is_to_be_h
     assert np.sign(-negentropy - told["entropy"]) == direction
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holds", ["deviation", "entropy"])
 @pytest.mark.parametrize(("noise", "beside", "direction"), [(-4.0, 4.0, 1), (0.0, -4.0, -1)])
 def test_noise_of_what_is_chosen_beside_the_action_is_neither_held_nor_rewarded(

@@ -58,6 +58,7 @@ def descended(policy, judged):
     return flat, loss, lambda place: jnp.mean(kl_divergence(old, acting(place)))
 
 
+@pytest.mark.slow
 def test_it_goes_where_the_loss_falls_most_for_its_kl(policy, taken):
     (after, _, metrics), judged = learned(policy, taken)
     flat, loss, kl = descended(policy, judged)

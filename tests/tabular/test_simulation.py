@@ -35,6 +35,7 @@ def rows(result, chosen, blocks=slice(None)):
     return [field[chosen, blocks] for field in fields(result)]
 
 
+@pytest.mark.slow(besides="psrl")
 @pytest.mark.parametrize("agent", [PSRL(), CDPO()], ids=["psrl", "cdpo"])
 def test_a_seed_has_the_same_bits_in_any_batch(agent):
     batch = run(agent, seeds=12)
@@ -46,6 +47,7 @@ def test_a_seed_has_the_same_bits_in_any_batch(agent):
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", [PSRL(), CDPO()], ids=["psrl", "cdpo"])
 def test_a_longer_run_begins_as_a_shorter_one(agent, chain_run):
     short, long = run(agent), chain_run(agent)

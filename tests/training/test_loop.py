@@ -178,6 +178,7 @@ def test_a_stretch_as_long_as_an_episode_is_the_episode(drift, tiny):
     assert told(Trainer(drift, at_once, [0]), 3) == told(Trainer(drift, stretched, [0]), 3)
 
 
+@pytest.mark.slow
 def test_a_mapped_seed_whose_episode_is_over_rests_while_others_learn_on(drift, tiny, together):
     by_two = settings(drift, tiny).changed(loop={"stretch": 2})
     trainer = Trainer(drift, by_two, [0, 1])
@@ -288,6 +289,7 @@ def test_a_seed_whose_numbers_turn_bad_keeps_what_it_had(drift, tiny, part):
     assert np.isnan(np.asarray(where(trainer.chunks[0].mind))).all()  # nothing was taken over from the bad iteration
 
 
+@pytest.mark.slow
 def test_the_buffer_grows_without_a_trace(drift, tiny, monkeypatch):
     roomy = Trainer(drift, settings(drift, tiny), [0])
     told(roomy, 2)
@@ -317,13 +319,15 @@ def test_with_linear_models_a_trainer_that_is_restored_goes_on_to_the_same_bits(
 def compiled_alike():
     """With optimisation two programs round differently, and what a search keeps may turn on it."""
     jax.clear_caches()
+    before = jax.config.jax_disable_most_optimizations
     jax.config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_disable_most_optimizations", before)
     jax.clear_caches()
 
 
-@pytest.mark.parametrize("solver", ["dyna", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bptt", "mpc"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["dyna", "bptt", "mpc"])
 def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(
     drift, tiny, tiny_bptt, tiny_mpc, together, compiled_alike, solver
 ):
