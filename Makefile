@@ -4,13 +4,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+EXTRAS := .venv/.extras
 PEERS := .venv/.peers
 DEMO := inverted-pendulum --seeds 2 --episodes 8
 
-.PHONY: help venv demo test test-all lint format bench clean
+.PHONY: help venv demo test test-slice test-all durations lint format bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 venv: $(STAMP) ## create .venv with the tested versions
 
@@ -32,15 +33,29 @@ lint: $(STAMP) ## check style and types
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted; run: make format" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 
-test: lint ## lint, and the quick tests (the others are skipped, with their reasons)
-	@$(BIN)/pytest -q -n 2
+# A file's tests share what they compile, so each file goes to one worker.
+PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
-test-all: lint ## lint, and every test
-	@$(BIN)/pytest -q -n 2 --all
+test: lint ## lint, and the quick tests (the others are skipped, with their reasons)
+	@$(PYTEST)
+
+test-slice: $(EXTRAS) ## the slow tests for which there is time, others at every commit
+	@$(PYTEST) --slice $$(git rev-parse HEAD)
+
+test-all: lint $(EXTRAS) ## lint, and every test
+	@$(PYTEST) --all
+
+durations: $(EXTRAS) ## run every test, and keep what the slow ones take in tests/durations.json
+	@$(PYTEST) --all --record
 
 format: $(STAMP) ## format the code and apply safe fixes
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
+
+$(EXTRAS): $(STAMP)
+	@echo "installing the extras that have tests (once) ..."
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,tensorboard,scale-out]'
+	@touch $@
 
 $(PEERS): $(STAMP) constraints-peers.txt
 	@echo "installing what ours is held against, with PyTorch (once) ..."

@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("which tests run (without any of these, those that are not marked slow or extra)")
     group.addoption("--all", action="store_true", help="all tests")
     group.addoption("--slice", metavar="COMMIT", help="of the slow and extra tests alone, those of this commit")
-    group.addoption("--seconds", type=float, default=1200.0, help="that a slice may take in one process")
+    group.addoption("--seconds", type=float, default=slices.BUDGET, help="that a slice may take in one process")
     group.addoption("--record", action="store_true", help="keep what slow tests take in tests/durations.json")
 
 
@@ -121,7 +121,7 @@ def compiled_well() -> Iterator[None]:
 def _optimised(much: bool) -> Iterator[None]:
     import jax
 
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", not much)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

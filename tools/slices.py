@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 DURATIONS = Path(__file__).parent.parent / "tests" / "durations.json"
+BUDGET = 1200.0  # seconds of tests one after another, which is half as long for two workers
 UNKNOWN = 60.0  # seconds, of a test that is not in the file yet
 
 
@@ -26,7 +27,7 @@ def record(seconds: Mapping[str, float]) -> None:
 
 
 def chosen(tests: Iterable[str], commit: str, budget: float, seconds: Mapping[str, float]) -> set[str]:
-    """Tests that take at most `budget` seconds one after another; those without a record first, as nobody knows them."""
+    """Tests that take at most `budget` seconds one after another; first those without a record, as nobody knows them."""
     known = {test: test in seconds for test in tests}
     order = sorted(known, key=lambda test: (known[test], hashlib.sha256(f"{commit} {test}".encode()).digest()))
     taken: set[str] = set()

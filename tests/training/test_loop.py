@@ -319,7 +319,7 @@ def test_with_linear_models_a_trainer_that_is_restored_goes_on_to_the_same_bits(
 def compiled_alike():
     """With optimisation two programs round differently, and what a search keeps may turn on it."""
     jax.clear_caches()
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
