@@ -450,6 +450,27 @@ def test_without_width_the_plan_is_the_empirical_models_optimum(mdp, certain):
     np.testing.assert_allclose(plan.model.reward, mdp.reward, rtol=1e-4, atol=1e-5)
 
 
+def test_confidence_widths_are_those_of_ucrl2(little):
+    """Jaksch et al. (2010), section 3.1: after t steps, N(s, a) of them at (s, a), with a probability of delta."""
+    agent = UCRL(width=1e-3)  # so narrow that no width meets the end of a simplex or of the range of rewards
+    found = improve(agent, UNIFORM, little).model
+    count = np.asarray(little.posterior.count, np.float64)
+    visits, t, delta = count.sum(-1), count.sum(), 0.05
+    seen, n = visits > 0, np.maximum(1, visits)
+    reward = np.sqrt(7 * np.log(2 * S * A * t / delta) / (2 * n))  # for rewards in [0, 1]
+    low, high = (float(end) for end in little.known.reward_range)
+    average = (count * np.asarray(little.posterior.average)).sum(-1) / n
+    held = seen & (average < high - 0.1)  # observations were made up, and some lie beyond what can be paid
+    assert held.sum() > 2
+    np.testing.assert_allclose((found.reward - average)[held], (1e-3 * (high - low) * reward)[held], rtol=1e-3)
+    transition = np.sqrt(14 * S * np.log(2 * A * t / delta) / n)  # in L1
+    frequency = count / n[..., None]
+    moved = np.abs(found.transition - frequency).sum(-1)
+    free = seen & (moved > 0)  # a row that leads to the best state for certain has nowhere better to go
+    assert free.sum() > 2
+    np.testing.assert_allclose(moved[free], (1e-3 * transition)[free], rtol=1e-3)
+
+
 def test_where_nothing_was_seen_anything_is_possible(mdp):
     known = Known.of(mdp)
     plan = improve(UCRL(), UNIFORM, Belief(Posterior.initial(S, A, Prior()), known, jnp.array(0)))
