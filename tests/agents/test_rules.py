@@ -522,7 +522,7 @@ class Strolls(Exploration):
     name = part = "strolls"
 
     def improve(self, policy, bench):
-        watched, checked, unseen = states = jax.random.normal(KEY, (3, 4, TASK.observations))
+        watched, checked, _ = states = jax.random.normal(KEY, (3, 4, TASK.observations))
         net = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(KEY, leaf.shape), policy.net)
         moved = eqx.tree_at(lambda p: p.net, policy, net)
         bench.metrics["far"] = jnp.stack([mean_divergence(moved(each), policy(each)) for each in states])
