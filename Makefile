@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 PEERS := .venv/.peers
 DEMO := inverted-pendulum --seeds 2 --episodes 8
 
-.PHONY: help venv demo test test-all lint format bench clean
+.PHONY: help venv demo test test-all mutants lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ test: lint ## lint, and the quick tests (the others are skipped, with their reas
 
 test-all: lint ## lint, and every test
 	@$(BIN)/pytest -q -n 2 --all
+
+mutants: $(STAMP) ## plant mistakes in a copy of the source and see which the tests catch
+	@$(BIN)/python tools/mutants.py --jobs 2
 
 format: $(STAMP) ## format the code and apply safe fixes
 	@$(BIN)/ruff check --quiet --fix-only .
