@@ -387,17 +387,19 @@ def test_oracle_and_random(ring):
 # UCRL.
 
 
+extend = jax.jit(extended_value_iteration)
+
+
 @pytest.fixture(scope="module")
 def extended(random_mdp):
     """Extended value iteration on random frequencies and widths."""
     found = []
-    go = jax.jit(extended_value_iteration)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         mdp = random_mdp(rng, S, A, ending=seed == 2, masked=seed == 1)
         distance = rng.uniform(0, 1.5, size=(S, A)).astype(np.float32)
         known = Known.of(mdp)._replace(reward_range=(jnp.min(mdp.reward), jnp.max(mdp.reward)))
-        policy, model = go(mdp.transition, mdp.reward, jnp.asarray(distance), known, uniform_policy(mdp.allowed))
+        policy, model = extend(mdp.transition, mdp.reward, jnp.asarray(distance), known, uniform_policy(mdp.allowed))
         found.append((mdp, known, distance, policy, model))
     return found
 
@@ -432,6 +434,16 @@ def test_extended_value_iteration_finds_the_most_favourable_model(extended, exac
         # The policy is greedy on the values of its own model: no allowed action is better.
         q = np.where(allowed, found.reward + found.discount * found.transition @ value, -np.inf)
         np.testing.assert_allclose(q.max(-1)[~terminal], value[~terminal], atol=2e-3)
+
+
+def test_optimism_counts_on_the_best_of_the_actions_to_come():
+    transition = np.tile(np.eye(S)[:, None], (1, A, 1))  # every state leads to itself, but for one action of the first
+    transition[0, 1] = np.eye(S)[1]
+    reward = np.zeros((S, A))
+    reward[0, 0], reward[1] = 0.5, (1.0, -10.0)  # to stay pays 5 in all; there the better action pays 9
+    mdp = FiniteMDP(transition, reward, discount=0.9)
+    policy, _ = extend(mdp.transition, mdp.reward, jnp.zeros((S, A)), Known.of(mdp), uniform_policy(mdp.allowed))
+    np.testing.assert_array_equal(policy[:2], [[0, 1], [1, 0]])
 
 
 def test_optimism_never_falls_below_the_empirical_optimum(extended, exact):
