@@ -414,6 +414,7 @@ def test_a_run_folder_holds_what_the_contract_says(run):
     assert [row[2] for row in table[1:4]] == AGENTS
     for row, each in zip(table[1:4], summary["results"], strict=True):
         assert row[3] == f"{np.mean(each['normalised_regret']):.3f}"
+        assert row[-3:-1] == [f"{np.mean(each[name]):.1f}" for name in ("expected_regret", "value_regret")]
     assert out.splitlines()[-1] == f"run folder: {folder}   page: cdpo report {folder}"
 
 

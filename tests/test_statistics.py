@@ -117,6 +117,8 @@ def test_probabilities_of_improvement_by_hand():
 def test_the_interval_of_an_improvement_by_hand():
     # x draws 0 or 1 twice, y is 0.5 always: 0, 1/2 or 1, with probabilities 1/4, 1/2, 1/4.
     assert improvement([[0.0, 1.0]], [[0.5, 0.5]]) == Estimate(0.5, 0.0, 1.0, 4)
+    # Both draw so, apart from each other: in one of 16 draws all of x is below all of y. Of pairs each would be a tie.
+    assert improvement([[0.0, 1.0]], [[0.0, 1.0]]) == Estimate(0.5, 0.0, 1.0, 4)
 
 
 @given(tasks)

@@ -11,8 +11,9 @@ from cdpo.errors import UserError
 from cdpo.runs import RunFolder
 from cdpo.tabular import CDPO, PSRL, Bandit, Chain, Greedy, Oracle, Random, study
 from cdpo.tabular.agents import AGENTS
+from cdpo.tabular.ledger import Entry
 from cdpo.tabular.simulation import Run
-from cdpo.tabular.study import Cell, default_steps, find_agents, find_environment, run_cells
+from cdpo.tabular.study import Cell, default_steps, find_agents, find_environment, run_cells, summarise_ledger
 
 
 @dataclass(frozen=True)
@@ -195,3 +196,49 @@ def test_agents_by_name_carry_their_settings():
     assert find_agents(["psrl", "cdpo"]) == [PSRL(), CDPO()]
     assert find_agents(["cdpo", "random"], [CDPO(eta=0.4)]) == [CDPO(eta=0.4), Random()]
     assert [agent.name for agent in find_agents(AGENTS)] == list(AGENTS)
+
+
+@pytest.mark.parametrize(
+    ("agent", "eta", "within", "holds", "positive"),
+    [
+        (CDPO(eta=0.2), 0.2, 0.75, 0.75, 0.0),
+        (CDPO(eta=0.2, constraint="none"), 1.0, 1.0, 1.0, 0.0),  # no total variation is above one
+        (CDPO(eta=0.2, constraint="previous"), 1.0, 1.0, 1.0, 0.0),  # eta is about another policy
+        (PSRL(), 0.0, 0.25, 0.75, 0.5),  # pi is q
+    ],
+)
+def test_a_ledger_in_a_few_numbers_by_hand(agent, eta, within, holds, positive):
+    columns = {
+        "improvement": [0.5, -0.2, 0.0, -0.4],
+        "delta": [0.6, 0.1, 0.0, 0.3],
+        "delta_q": [1.0, 2.0, 3.0, 4.0],
+        "error_q": [0.1, 0.1, 0.1, 0.1],
+        "error_pi": [0.1, 0.2, 0.1, 0.0],
+        "kappa": [1.0, 2.0, np.inf, 3.0],
+        "distance": [0.1, 0.3, 0.0, 0.2],
+        "iota": [1.0, 1.0, 1.0, 1.0],
+        "slope": [2.0, 1.0, 1.0, 2.0],
+    }
+    found = summarise_ledger(Entry(*(np.array([columns[name]]) for name in Entry._fields)), agent)
+    assert found == pytest.approx(
+        {
+            "updates": 4,
+            "lost_share": 0.5,
+            "mean_loss": 0.3,
+            "loss_per_update": 0.15,
+            "mean_delta": 0.25,
+            "mean_delta_q": 2.5,
+            "mean_error_q": 0.1,
+            "mean_error_pi": 0.1,
+            "kappa_finite": 0.75,
+            "median_kappa": 2.0,
+            "mean_distance": 0.15,
+            "mean_trust": 0.225,
+            "mean_trust_eta": 1.5 * eta,
+            "distance_within_eta": within,
+            "bound_held": 0.75,  # the bounds are 0.2, -0.5, -0.2 and -0.2
+            "bound_positive": 0.25,
+            "theorem_held": holds,  # an infinite kappa promises nothing
+            "theorem_positive": positive,
+        }
+    )

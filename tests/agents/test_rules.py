@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 from cdpo.agents import CDPO, DPI, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, Kit, ModelBased
-from cdpo.dynamics.ensemble import EnsembleSettings
+from cdpo.agents.model_based import JUDGED, Exploration, Plan
+from cdpo.dynamics.calibration import calibrate, coverage_metrics, residuals
+from cdpo.dynamics.ensemble import EnsembleSettings, split_rows_of
+from cdpo.dynamics.models import reference_model
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
-from cdpo.solvers.base import Starts
+from cdpo.solvers.base import Starts, Trust
 from cdpo.solvers.bptt import BPTT, BPTTSettings
 from cdpo.solvers.dyna import Dyna, DynaSettings
 from cdpo.solvers.mpc import MPC, MPCSettings
+from cdpo.solvers.policy import mean_divergence
 from cdpo.solvers.rollouts import Outlook
 from cdpo.solvers.sac import SAC, SACSettings
 from cdpo.solvers.trpo import TRPO, TRPOSettings
@@ -319,6 +323,81 @@ def test_both_updates_are_asked_for_in_the_same_types_so_that_one_program_serves
     requests, _, _ = asked(CDPO(models=MODELS, sampling=sampling))
     kinds = [[leaf.aval for leaf in jax.tree.leaves((policy, models))] for _, policy, models, _ in requests]
     assert kinds[0] == kinds[1]
+
+
+# --- which rows and states an iteration is judged by
+
+
+@cache
+def fitted():
+    """An agent, its mind after one fit and nothing else, and what was told of that."""
+    agent, mind = begun(CDPO(models=MODELS))
+    return agent, *agent.kit.fit(mind, replay_of(100), KEY, KEY)
+
+
+@jax.jit
+def told_of(ensemble, replay, settings):
+    """The calibration by held-out rows, and what it covers of the test rows."""
+    split = split_rows_of(replay, settings, KEY)
+    held, tested = (residuals(ensemble, TASK, replay.transitions(split.spread(part, JUDGED))) for part in (1, 2))
+    calibration = calibrate(held, split.counts[1])
+    return calibration, coverage_metrics(tested, calibration, "test")
+
+
+def test_models_are_calibrated_on_held_out_rows_and_their_coverage_is_measured_on_the_test_rows():
+    agent, mind, metrics = fitted()
+    calibration, coverage = told_of(mind.belief.ensemble, replay_of(100), agent.kit.ensemble)
+    for ours, theirs in zip(mind.belief.calibration, calibration, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3)
+    for name, value in coverage.items():
+        np.testing.assert_allclose(metrics[name], value, atol=1 / JUDGED, err_msg=name)
+
+
+def test_models_are_judged_on_the_newest_rows_alone():
+    agent, mind, _ = fitted()
+    replay, count = replay_of(100), 40
+    told = agent.judge(mind, replay, jnp.asarray(count))
+    older = eqx.tree_at(lambda r: r.rows, replay, replay.rows.at[: 100 - count].set(jnp.nan))
+    same(told, agent.judge(mind, older, jnp.asarray(count)))
+    new, ensemble = replay.transitions(slice(100 - count, 100)), mind.belief.ensemble
+    missed = all_members(ensemble, new.observation, new.action)[0] - new.next
+    error = np.sqrt(np.mean((missed / ensemble.targets.deviation) ** 2))
+    assert told["model_error"] == pytest.approx(error, rel=0.05)  # a few rows count once more than others
+
+
+def test_how_unsettled_the_reference_is_tells_how_far_it_moved_in_z_scores():
+    agent, after, _ = fitted()
+    biases = after.belief.ensemble.net.biases[-1]
+    for shift in (np.array([0.3, -0.4]), np.zeros(2)):
+        before = eqx.tree_at(lambda m: m.belief.ensemble.net.biases[-1], after, biases.at[0].add(shift))
+        told = agent.kit.compare(before, after, [None, None], replay_of(100), KEY)
+        assert told["unsettled_reference"] == pytest.approx(np.sqrt(np.mean(shift**2)), rel=1e-3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Strolls(Exploration):
+    """A rule that goes somewhere by itself, and tells how far that is on each of three sets of states."""
+
+    name = part = "strolls"
+
+    def improve(self, policy, bench):
+        watched, checked, _ = states = jax.random.normal(KEY, (3, 4, TASK.observations))
+        net = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(KEY, leaf.shape), policy.net)
+        moved = eqx.tree_at(lambda p: p.net, policy, net)
+        bench.metrics["far"] = jnp.stack([mean_divergence(moved(each), policy(each)) for each in states])
+        trust = Trust.around(policy, watched, checked, jnp.ones(()))
+        outlook = Outlook(jnp.zeros(()), states)
+        return Plan(moved, policy, reference_model(bench.belief, 1), bench.memory, trust, outlook)
+
+
+def test_what_was_spent_of_the_trust_region_is_measured_on_states_that_no_update_has_seen():
+    agent, mind = begun(CDPO(models=MODELS))
+    agent, replay, blank = dataclasses.replace(agent, rule=Strolls()), replay_of(100), jnp.zeros(TASK.observations)
+    starts = Starts(jnp.array([[np.pi, 0.0]]), replay, blank, blank, jnp.array([0.25, 0.25, 0.5]))
+    _, told = agent.learn(mind, replay, starts, jnp.asarray(1, jnp.int32), KEY)
+    watched, checked, unseen = told["far"]
+    assert abs(unseen - watched) > 0.01 * unseen and abs(unseen - checked) > 0.01 * unseen
+    assert told["kl_spent"] == pytest.approx(float(unseen), rel=1e-3)
 
 
 # --- whole iterations

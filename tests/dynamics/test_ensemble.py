@@ -337,6 +337,15 @@ def test_a_fit_learns_a_linear_system_and_the_next_one_goes_on_from_there(task):
     np.testing.assert_allclose(mean, np.broadcast_to([[[0.1], [-0.1]]], (3, 2, 1)), atol=0.05)
 
 
+def test_a_fit_draws_training_rows_alone(task):
+    replay = some_replay(linear)
+    before, split, after, _ = fitted(task, replay)
+    # A row that is drawn is weighed: by one of these the fit would be lost.
+    spoilt = split._replace(weights=jnp.where(split.member_of(0)[:, None], split.weights, jnp.nan))
+    again, _, _ = fit_once(task, SMALL, before, SMALL.optimiser.init(before.net), replay, spoilt, jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, again, after)
+
+
 @pytest.mark.parametrize("likelihood", ["deterministic", "gaussian"])
 def test_a_fit_remembers_how_far_off_each_member_was_on_held_out_rows(task, likelihood):
     replay = some_replay(linear)

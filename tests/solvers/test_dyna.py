@@ -83,6 +83,9 @@ def test_a_policy_outside_the_trust_region_is_moved_inside_towards_its_centre(li
     q = some_policy(linear_task(one))
     pi = away(q, 0.5)
     trust = around(q, bound)
+    trust = eqx.tree_at(
+        lambda t: t.watched, trust, jnp.full_like(trust.watched, jnp.nan)
+    )  # it learned to be near there
     assert trust.spent(pi, trust.checked) > bound
     kept, share = back(pi, trust)
     assert trust.spent(kept, trust.checked) <= bound

@@ -13,6 +13,7 @@ from cdpo.dynamics.replay import Transition
 from cdpo.solvers.actor_critic import ActorCritic, ActorCriticSettings
 from cdpo.solvers.base import Objective, Trust
 from cdpo.solvers.critics import state_values
+from cdpo.solvers.onpolicy import Judged
 from cdpo.solvers.policy import Gaussian, log_density, squashed, unsquashed
 from cdpo.solvers.ppo import PPO, PPOSettings
 
@@ -171,6 +172,25 @@ def test_beyond_the_clip_an_action_gains_nothing_more(policy):
     (near, _, held), (wide, _, loose) = (learned(PPOSettings(**far, clip=clip)) for clip in (1e-3, 1e3))
     assert held["clipped"] > 0.5 and loose["clipped"] == 0
     assert gain(near) < 0.5 * gain(wide)
+
+
+class Asked(PPO):
+    """Says what it would descend, and takes no step."""
+
+    def _passed(self, policy, state, judged, objective, key, loss):
+        return loss(judged, policy(judged.observation))[0]
+
+
+def test_the_gain_is_the_lesser_of_the_one_with_and_without_the_clip(policy):
+    ppo, ratio, advantage = (
+        Asked(PPOSettings(**PLAIN, clip=0.2)),
+        jnp.array([2.0, 2, 0.5, 0.5]),
+        jnp.array([1.0, -1, 1, -1]),
+    )
+    seen = raw = jnp.linspace(-1, 1, 4)[:, None]
+    density = log_density(policy(seen), raw) - jnp.log(ratio)
+    lost = ppo._improved(policy, None, Judged(seen, raw, density, advantage, advantage), None, KEY)
+    assert lost == pytest.approx(-np.mean([1.2, -2.0, 0.5, -0.8]), rel=1e-4)
 
 
 @pytest.mark.parametrize(("epochs", "minibatches", "steps"), [(3, 4, 12), (2, 1, 2), (1, 1000, H * P)])

@@ -11,7 +11,7 @@ from cdpo.dynamics.replay import Experience
 from cdpo.errors import UserError
 from cdpo.solvers.base import Objective, Size, Trust
 from cdpo.solvers.critics import bellman_target, reward_range, twin_values
-from cdpo.solvers.policy import REACH, counted, entropy_range, kl_divergence
+from cdpo.solvers.policy import REACH, counted, entropy_range, kl_divergence, squashed
 from cdpo.solvers.sac import SAC, SACSettings
 
 KEY = jax.random.key(0)
@@ -259,6 +259,27 @@ def test_the_policys_gradient_has_the_multipliers_share_of_the_divergence_when_t
         gradient(active(trust, 0.1)),
         gradient(trust),
         divergence,
+    )
+
+
+def test_in_the_policys_gradient_the_temperature_weighs_the_log_density(policy, state, update, trust):
+    batch = some_batch()
+    batch = batch._replace(discount=0 * batch.discount)  # so that critics do not see the temperature
+
+    def gradient(temperature):
+        hot = state._replace(log_temperature=jnp.log(jnp.asarray(temperature)))
+        moment = update(policy, hot, batch, trust, KEY)[1].policy_optimiser[0].mu
+        return jax.tree.map(lambda leaf: np.asarray(leaf) / 0.1, moment)
+
+    def density(net):
+        here = eqx.tree_at(lambda p: p.net, policy, net)(batch.observation)
+        return jnp.mean(squashed(here, jax.random.split(KEY, 3)[1], 1)[1])
+
+    jax.tree.map(
+        lambda hot, cool, expected: np.testing.assert_allclose(hot - cool, 2 * expected, rtol=1e-2, atol=1e-3),
+        gradient(3.0),
+        gradient(1.0),
+        jax.grad(density)(policy.net),
     )
 
 

@@ -387,17 +387,19 @@ def test_oracle_and_random(ring):
 # UCRL.
 
 
+extend = jax.jit(extended_value_iteration)
+
+
 @pytest.fixture(scope="module")
 def extended(random_mdp):
     """Extended value iteration on random frequencies and widths."""
     found = []
-    go = jax.jit(extended_value_iteration)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         mdp = random_mdp(rng, S, A, ending=seed == 2, masked=seed == 1)
         distance = rng.uniform(0, 1.5, size=(S, A)).astype(np.float32)
         known = Known.of(mdp)._replace(reward_range=(jnp.min(mdp.reward), jnp.max(mdp.reward)))
-        policy, model = go(mdp.transition, mdp.reward, jnp.asarray(distance), known, uniform_policy(mdp.allowed))
+        policy, model = extend(mdp.transition, mdp.reward, jnp.asarray(distance), known, uniform_policy(mdp.allowed))
         found.append((mdp, known, distance, policy, model))
     return found
 
@@ -434,6 +436,16 @@ def test_extended_value_iteration_finds_the_most_favourable_model(extended, exac
         np.testing.assert_allclose(q.max(-1)[~terminal], value[~terminal], atol=2e-3)
 
 
+def test_optimism_counts_on_the_best_of_the_actions_to_come():
+    transition = np.tile(np.eye(S)[:, None], (1, A, 1))  # every state leads to itself, but for one action of the first
+    transition[0, 1] = np.eye(S)[1]
+    reward = np.zeros((S, A))
+    reward[0, 0], reward[1] = 0.5, (1.0, -10.0)  # to stay pays 5 in all; there the better action pays 9
+    mdp = FiniteMDP(transition, reward, discount=0.9)
+    policy, _ = extend(mdp.transition, mdp.reward, jnp.zeros((S, A)), Known.of(mdp), uniform_policy(mdp.allowed))
+    np.testing.assert_array_equal(policy[:2], [[0, 1], [1, 0]])
+
+
 def test_optimism_never_falls_below_the_empirical_optimum(extended, exact):
     for mdp, known, _, policy, model in extended:
         best, _ = optimal(Model.true(mdp), known, uniform_policy(mdp.allowed))
@@ -448,6 +460,27 @@ def test_without_width_the_plan_is_the_empirical_models_optimum(mdp, certain):
     np.testing.assert_array_equal(plan.policy, best)
     np.testing.assert_allclose(plan.model.transition, mdp.transition, atol=1e-5)
     np.testing.assert_allclose(plan.model.reward, mdp.reward, rtol=1e-4, atol=1e-5)
+
+
+def test_confidence_widths_are_those_of_ucrl2(little):
+    """Jaksch et al. (2010), section 3.1: after t steps, N(s, a) of them at (s, a), with a probability of delta."""
+    agent = UCRL(width=1e-3)  # so narrow that no width meets the end of a simplex or of the range of rewards
+    found = improve(agent, UNIFORM, little).model
+    count = np.asarray(little.posterior.count, np.float64)
+    visits, t, delta = count.sum(-1), count.sum(), 0.05
+    seen, n = visits > 0, np.maximum(1, visits)
+    reward = np.sqrt(7 * np.log(2 * S * A * t / delta) / (2 * n))  # for rewards in [0, 1]
+    low, high = (float(end) for end in little.known.reward_range)
+    average = (count * np.asarray(little.posterior.average)).sum(-1) / n
+    held = seen & (average < high - 0.1)  # observations were made up, and some lie beyond what can be paid
+    assert held.sum() > 2
+    np.testing.assert_allclose((found.reward - average)[held], (1e-3 * (high - low) * reward)[held], rtol=1e-3)
+    transition = np.sqrt(14 * S * np.log(2 * A * t / delta) / n)  # in L1
+    frequency = count / n[..., None]
+    moved = np.abs(found.transition - frequency).sum(-1)
+    free = seen & (moved > 0)  # a row that leads to the best state for certain has nowhere better to go
+    assert free.sum() > 2
+    np.testing.assert_allclose(moved[free], (1e-3 * transition)[free], rtol=1e-3)
 
 
 def test_where_nothing_was_seen_anything_is_possible(mdp):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cdpo.tasks import find_task
-from cdpo.training.collect import initial_states, pink_noise, streams, training_life
+from cdpo.training.collect import evaluation, initial_states, pink_noise, streams, training_life
 
 
 def test_pink_noise_has_unit_variance_and_power_that_falls_with_the_frequency():
@@ -84,3 +84,40 @@ def test_noise_is_pink_or_white_and_random_actions_are_uniform_with_either(rando
             np.testing.assert_allclose(np.quantile(each, [0.25, 0.5, 0.75]), [-0.5, 0.0, 0.5], atol=0.15)
         else:
             assert each.std() == pytest.approx(1, abs=0.1)
+
+
+class Witness:
+    """An environment that pays one in every step, and writes down by which seeds it was reset."""
+
+    def __init__(self):
+        self.seeds = []
+
+    def reset(self, *, seed):
+        self.seeds.append(seed)
+        return np.zeros(2), {}
+
+    def step(self, action):
+        return np.zeros(2), 1.0, False, False, {}
+
+
+class Still:
+    """Does nothing, and writes down by which noise."""
+
+    def __init__(self):
+        self.noise = []
+
+    def begin(self, episode):
+        pass
+
+    def __call__(self, observation, noise=None):
+        self.noise.append(noise)
+        return np.zeros(1)
+
+
+def test_evaluations_are_by_the_mode_and_begin_elsewhere_than_training():
+    task, witness, policy = find_task("pendulum-swingup", horizon=3), Witness(), Still()
+    assert evaluation(witness, task, policy, 5, 1, 4) == [3.0] * 4
+    assert policy.noise == [None] * 12
+    for episode in range(4):
+        training_life(witness, task, 5, episode, "white").go(policy, 1)
+    assert len(set(witness.seeds)) == 8

@@ -303,6 +303,22 @@ def test_the_buffer_grows_without_a_trace(drift, tiny, monkeypatch):
     assert tight.chunks[0].replay.capacity == tight._capacity(size)
 
 
+def test_a_restored_trainer_stands_where_the_other_stood(drift, tiny):
+    trainer = Trainer(drift, settings(drift, tiny), [3, 5])
+    rows = [np.full((count, trainer.row_width), count, np.float32) for count in (4, 7)]
+    stood = [
+        {"steps": 4, "iterations": 2, "evaluated": -1.0, "stopped": None},
+        {"steps": 7, "iterations": 1, "evaluated": None, "stopped": "the data of episode 2"},
+    ]
+    minds = jax.tree.map(lambda leaf: leaf + 1, trainer.minds())
+    trainer.restore(3, minds, rows, stood)
+    assert trainer.episode == 3
+    assert eqx.tree_equal(trainer.minds(), minds)
+    for found, expected in zip(trainer.rows(), rows, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert [{name: getattr(pupil, name) for name in stood[0]} for pupil in trainer.pupils] == stood
+
+
 @pytest.mark.slow
 def test_with_linear_models_a_trainer_that_is_restored_goes_on_to_the_same_bits(tiny):
     task = find_task("lqr", horizon=12)

@@ -20,6 +20,7 @@ from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
 from cdpo.progress import Progress
 from cdpo.report import write_figures
+from cdpo.report.training.run import final_return
 from cdpo.runs import RunFolder, check_free, write_atomic
 from cdpo.solvers.actor_critic import ActorCriticSettings
 from cdpo.solvers.bptt import BPTTSettings
@@ -191,9 +192,9 @@ def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:
 def _table(summary: dict[str, Any]) -> str:
     rows = [("seed", "env steps", "final evaluation", "best")]
     for seed, steps, returns in zip(summary["seeds"], summary["env_steps"], summary["eval_returns"], strict=True):
-        known = [value for value in returns if value is not None]
-        final = f"{np.mean(known[-3:]):.1f}" if known else "-"
-        rows.append((str(seed), str(steps), final, f"{max(known):.1f}" if known else "-"))
+        final = final_return(np.array(returns))
+        told = ("-", "-") if final is None else (f"{final:.1f}", f"{max(returns):.1f}")
+        rows.append((str(seed), str(steps), *told))
     return aligned(rows)
 
 
