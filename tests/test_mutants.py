@@ -39,7 +39,8 @@ ENTRY = '[{name}]\nfile = "__init__.py"\nold = "{old}"\nnew = "{new}"\ntests = [
 @pytest.fixture
 def small(mutants, tmp_path, capsys):
     """What the program says of a library of one function, and its exit code."""
-    files = {"src/cdpo/__init__.py": SUM, "tests/test_total.py": TEST, "tests/conftest.py": SLOW, "pyproject.toml": ""}
+    tests = {"tests/test_total.py": TEST, "tests/conftest.py": SLOW}
+    files = {"src/cdpo/__init__.py": SUM, **tests, "tools/slices.py": "", "pyproject.toml": ""}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
