@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cdpo.errors import UserError
+from cdpo.version import __version__
 
 _HALF_WRITTEN = re.compile(r"\.cdpo-[0-9a-f]{32}\.tmp")  # the names of `_sibling`, and no others
 
@@ -165,8 +166,6 @@ class RunFolder:
 
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    from cdpo import __version__
-
     found = {"cdpo": __version__, "python": platform.python_version()}
     for package in ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "gymnasium", "mujoco-core"):
         try:

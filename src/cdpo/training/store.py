@@ -24,6 +24,7 @@ import numpy as np
 from cdpo.errors import UserError
 from cdpo.runs import write_atomic
 from cdpo.training.files import damaged, open_saved
+from cdpo.version import __version__
 
 _FORMAT = "cdpo checkpoint"
 _VERSION = 1
@@ -40,8 +41,6 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[s
     A TypeError or ValueError names the array that cannot be kept; nothing is converted silently. The same contents give
     the same bytes.
     """
-    from cdpo import __version__
-
     for name, array in arrays.items():
         _check_keepable(name, array)
     blocks = {name: np.asarray(array, order="C") for name, array in arrays.items()}
