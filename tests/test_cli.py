@@ -96,6 +96,7 @@ def playground(tmp_path_factory):
     told = {"env": "chain", "sizes": [2], "agents": ["psrl"], "seeds": 1, "seed": 0, "steps": 1}
     RunFolder.create(folder / "foreign", {"kind": "tabular", **told, "settings": {"ledgr": True}})
     RunFolder.create(folder / "strange", {"kind": "strange"})
+    RunFolder.create(folder / "newer", {"kind": "train", "format": 99})
     RunFolder.create(folder / "other", {"kind": "reproduction", "figure": "chain", "scale": "quick"})
     finished = RunFolder.create(folder / "finished", {"kind": "tabular", "command": "cdpo tabular"})
     finished.write_summary({"results": []})
@@ -256,6 +257,9 @@ MISTAKES = {
     "resume foreign": "unknown setting of tabular 'ledgr'; did you mean 'ledger'?",
     "resume other": "is a reproduction; go on with: cdpo reproduce",
     "resume strange": "of kind 'strange', which cannot be resumed",
+    "resume newer": "has format 99, and this cdpo reads up to 1; install a newer cdpo",
+    "evaluate newer": "install a newer cdpo",
+    "report newer": "install a newer cdpo",
     "report other": "has no figures yet; go on with: cdpo reproduce",
 }
 

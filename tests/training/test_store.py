@@ -268,7 +268,16 @@ def test_a_newer_format_asks_for_a_newer_library(path, complaint):
     assert "install a newer cdpo" in complaint(load_arrays, path)
 
 
-@pytest.mark.parametrize("version", [0, -1, "1", None, 1.5, [1]])
+def test_arrays_of_an_earlier_version_have_the_names_of_now(path, complaint):
+    arrays = [np.zeros(1), np.ones(2)]
+    members = [(f"{name}.npy", npy(array)) for name, array in zip("ab", arrays, strict=True)]
+    write_zip(path, members, {name: entry(array) for name, array in zip("ab", arrays, strict=True)}, version=1)
+    found, _ = load_arrays(path, lambda name, version: f"{name} of {version}")
+    assert list(found) == ["a of 1", "b of 1"]
+    assert "two of its arrays have one name" in complaint(load_arrays, path, lambda name, version: "same")
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", None, 1.5, [1], True])
 def test_a_version_that_never_was_is_damage(path, version, complaint):
     write_zip(path, [], {}, version=version)
     assert "damaged" in complaint(load_arrays, path)
