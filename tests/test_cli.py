@@ -20,6 +20,8 @@ import pytest
 from cdpo import __version__
 from cdpo.cli import _flags, _run, parse
 from cdpo.commands import COMMANDS
+from cdpo.commands.tabular import Tabular
+from cdpo.errors import UserError
 from cdpo.runs import RunFolder
 from cdpo.tabular import CDPO, PSRL, UCRL, Chain, Oracle, Prior, Random, regret, simulate
 
@@ -91,8 +93,10 @@ def playground(tmp_path_factory):
     (folder / "file").write_text("mine")
     (folder / "empty").mkdir()
     RunFolder.create(folder / "unfinished", {"kind": "tabular"})
-    RunFolder.create(folder / "foreign", {"kind": "tabular", "command": "cdpo report 'x"})
+    told = {"env": "chain", "sizes": [2], "agents": ["psrl"], "seeds": 1, "seed": 0, "steps": 1}
+    RunFolder.create(folder / "foreign", {"kind": "tabular", **told, "settings": {"ledgr": True}})
     RunFolder.create(folder / "strange", {"kind": "strange"})
+    RunFolder.create(folder / "newer", {"kind": "train", "format": 99})
     RunFolder.create(folder / "other", {"kind": "reproduction", "figure": "chain", "scale": "quick"})
     finished = RunFolder.create(folder / "finished", {"kind": "tabular", "command": "cdpo tabular"})
     finished.write_summary({"results": []})
@@ -249,10 +253,13 @@ MISTAKES = {
     "resume nowhere": "there is no such folder",
     "resume empty": "it has no config.json",
     "resume finished": "has finished; there is nothing to go on with",
-    "resume unfinished": "no tabular command",
-    "resume foreign": "no tabular command",
+    "resume unfinished": "the settings of the run cannot be read; run it again elsewhere",
+    "resume foreign": "unknown setting of tabular 'ledgr'; did you mean 'ledger'?",
     "resume other": "is a reproduction; go on with: cdpo reproduce",
     "resume strange": "of kind 'strange', which cannot be resumed",
+    "resume newer": "has format 99, and this cdpo reads up to 1; install a newer cdpo",
+    "evaluate newer": "install a newer cdpo",
+    "report newer": "install a newer cdpo",
     "report other": "has no figures yet; go on with: cdpo reproduce",
 }
 
@@ -542,3 +549,29 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next_resume(run, 
     assert call(f"resume {folder.path}")[0] == 0
     assert not left.exists()
     assert results(folder.path) == results(run[0])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--env good.npz --agents oracle --period 3",
+        "--env deep-sea --size 3 4 --deep-sea.no-shuffle --agents mm q-learning --mm.zeta 2 --q-learning.epsilon 0",
+        "--agents cdpo ucrl --cdpo.constraint none --cdpo.quantile .5 --ledger --steps 7 --seed 4 --prior.mean -1",
+    ],
+)
+def test_what_config_json_holds_is_the_command_again(playground, monkeypatch, words):
+    monkeypatch.chdir(playground)
+    command = parse(shlex.split(f"tabular {words}"))
+    cells = command.cells()
+    told = json.loads(json.dumps(command.to_json(cells)))
+    assert repr(Tabular.from_json(told).cells()) == repr(cells)  # some hold arrays
+    assert Tabular.from_json(told).to_json(cells) == command.to_json(cells)
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": "2"}, {"agents": "psrl"}, {"settings": {"cdpo": 1}}, {"sizes": None}])
+def test_a_config_json_that_holds_something_else_is_one_line(playground, wrong):
+    told = parse(["tabular"])
+    with pytest.raises(UserError) as caught:
+        Tabular.from_json(told.to_json(told.cells()) | wrong)
+    assert "\n" not in str(caught.value)

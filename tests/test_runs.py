@@ -71,14 +71,14 @@ def test_a_kill_during_create_leaves_no_run_and_the_name_free(tmp_path, function
     child = run_child(KILLED + "RunFolder.create(sys.argv[3], {'a': 1})", function, count, path)
     assert child.returncode == -signal.SIGKILL, child.stderr
     assert not path.exists()
-    assert RunFolder.create(path, {"a": 2}).config == {"a": 2}
+    assert RunFolder.create(path, {"a": 2}).config["a"] == 2
 
 
 def test_a_kill_right_after_create_leaves_a_whole_run(tmp_path):
     path = tmp_path / "one"
     child = run_child(KILLED + "RunFolder.create(sys.argv[3], {'a': 1})", "fsync", 3, path)
     assert child.returncode == -signal.SIGKILL, child.stderr
-    assert RunFolder.open(path).config == {"a": 1}
+    assert RunFolder.open(path).config["a"] == 1
 
 
 def test_write_atomic_replaces_and_leaves_nothing_else(tmp_path):
@@ -115,8 +115,8 @@ def test_create_then_open(tmp_path):
     config = {"env": "chain", "sizes": [8, 10], "cdpo": {"eta": 0.1}}
     made = RunFolder.create(tmp_path / "a" / "b" / "run", config)
     assert RunFolder.open(str(made.path)) == made
-    assert made.config == config
-    assert list(made.config) == ["env", "sizes", "cdpo"]
+    assert made.config == {"format": runs.FORMAT, **config}
+    assert list(made.config) == ["format", "env", "sizes", "cdpo"]
     assert os.listdir(made.path) == ["config.json"]
     assert os.listdir(made.path.parent) == ["run"]
     assert made.figures.is_dir() and made.figures == made.path / "figures"
@@ -178,6 +178,17 @@ def test_open_refuses_what_is_no_run(tmp_path):
         RunFolder.open(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"no config\.json"):
         RunFolder.open(tmp_path)
+
+
+def test_a_folder_of_a_newer_format_asks_for_a_newer_library_and_one_that_tells_none_is_of_the_first(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {"a": 1})
+    (run.path / "config.json").write_text('{"a": 1}')
+    assert RunFolder.open(run.path).config == {"a": 1}
+    for told, complaint in [(runs.FORMAT + 1, "install a newer cdpo"), (0, "damaged"), ("1", "damaged")]:
+        (run.path / "config.json").write_text(json.dumps({"format": told}))
+        with pytest.raises(UserError, match=complaint) as caught:
+            RunFolder.open(run.path)
+        assert str(caught.value).isprintable()
 
 
 def test_json_is_strict(tmp_path):

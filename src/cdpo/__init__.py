@@ -1,11 +1,11 @@
 """Conservative Dual Policy Optimization: sample-efficient control, and the agents it is compared with."""
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from cdpo import tasks as tasks  # registers cdpo/... with Gymnasium, and imports no more than that
 from cdpo.errors import UserError as UserError
+from cdpo.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from cdpo import tabular as tabular
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from cdpo.api import SLBO as SLBO
     from cdpo.api import Greedy as Greedy
     from cdpo.api import load as load
-
-try:
-    __version__ = version("cdpo")
-except PackageNotFoundError:  # run from the sources, without an install
-    __version__ = "0+unknown"
 
 __all__ = [
     "CDPO",

@@ -21,6 +21,7 @@ from cdpo.training.config import run_config, seed_numbers, settings_of, task_of
 from cdpo.training.loop import Record, Trainer
 from cdpo.training.presets import build_settings, preset
 from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, returns_note, summarise
+from cdpo.training.schema import names, renamed
 from cdpo.training.settings import Settings
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
@@ -167,7 +168,7 @@ class DeepAgent:
         (folder.path / "checkpoints").mkdir()
         policies = jax.tree.map(lambda leaf: leaf[which], self._trainer.minds().policy)
         evaluated = {"evaluated": [pupil.evaluated for pupil in self._trainer.pupils[which]]}
-        save_arrays(folder.path / "checkpoints" / POLICY, flatten(policies), evaluated)
+        save_arrays(folder.path / "checkpoints" / POLICY, flatten(policies, names), evaluated)
         return folder.path
 
     def _new_folder(self, path: str | Path, seeds: Sequence[int]) -> RunFolder:
@@ -378,16 +379,16 @@ def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
     """The policies alone, of a whole checkpoint or of one that holds nothing else."""
     minds = trainer.minds()
     if (checkpoints / STATE).exists():
-        arrays, meta = load_arrays(checkpoints / STATE)
-        mark = ".policy"
-        policy = restore(minds.policy, {n.removeprefix(mark): a for n, a in arrays.items() if n.startswith(mark)})
+        arrays, meta = load_arrays(checkpoints / STATE, renamed)
+        mark = "policy."
+        arrays = {name.removeprefix(mark): array for name, array in arrays.items() if name.startswith(mark)}
         evaluated = [pupil.get("evaluated") for pupil in meta.get("pupils", [])]
     elif (checkpoints / POLICY).exists():
-        arrays, meta = load_arrays(checkpoints / POLICY)
-        policy = restore(minds.policy, arrays)
+        arrays, meta = load_arrays(checkpoints / POLICY, renamed)
         evaluated = meta.get("evaluated", [])
     else:
         raise UserError(f"{str(checkpoints.parent)!r} has no checkpoint yet; train it first")
+    policy = restore(minds.policy, arrays, names)
     none = [np.zeros((0, trainer.row_width), np.float32)] * len(trainer.pupils)
     known = [value if isinstance(value, float) else None for value in evaluated]
     if len(known) != len(trainer.pupils):

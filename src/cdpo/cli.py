@@ -12,10 +12,10 @@ from typing import Any
 
 import tyro
 
-from cdpo import __version__
 from cdpo.commands import COMMANDS, Command
 from cdpo.errors import UserError, unknown
 from cdpo.runs import hardware, keep_programs, versions
+from cdpo.version import __version__
 
 INTERRUPTED = 130
 

@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from cdpo.errors import UserError
+from cdpo.version import __version__, checked_format
 
+# Of `config.json`, and with it of `metrics.jsonl` and `summary.json`; what is under `checkpoints` has its own.
+FORMAT = 1
 _HALF_WRITTEN = re.compile(r"\.cdpo-[0-9a-f]{32}\.tmp")  # the names of `_sibling`, and no others
 
 # Threads of one process share a metrics file; processes do not share run folders.
@@ -71,7 +74,7 @@ class RunFolder:
         """A new run at `path`, which must not exist; its parents are made."""
         path = Path(path)
         check_free(path)
-        text = _json(config, indent=2)
+        text = _json({"format": FORMAT, **config}, indent=2)
         # Filled under another name and then renamed, so that a run never exists without its configuration.
         temporary = _sibling(path)
         try:
@@ -101,7 +104,10 @@ class RunFolder:
     @property
     def config(self) -> dict[str, Any]:
         """What the run was told to do."""
-        return _read_object(self.path / "config.json")
+        path = self.path / "config.json"
+        config = _read_object(path)
+        checked_format(path, config.get("format", 1), FORMAT)  # before 0.2.0 it was not told
+        return config
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -165,8 +171,6 @@ class RunFolder:
 
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    from cdpo import __version__
-
     found = {"cdpo": __version__, "python": platform.python_version()}
     for package in ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "gymnasium", "mujoco-core"):
         try:

@@ -6,11 +6,14 @@ another argument of it: nothing is compiled anew, and seeds that differ in numbe
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import jax
+import numpy as np
 
-from cdpo.errors import UserError, check_choices
+from cdpo.errors import UserError, check_choices, unknown
 
 MOST = 10**6  # of what is counted: beyond are slips of the keyboard, and arrays that fit nowhere
 
@@ -86,3 +89,43 @@ def _unflatten(cls: type, fixed: tuple[tuple[str, Any], ...], numbers: tuple[Any
 
 def _is_leaf(told: Any, field: dataclasses.Field[Any]) -> bool:
     return field.type is float and field.name not in told._shaping
+
+
+def changed(part: str, old: Any, changes: Mapping[str, Any]) -> Any:
+    """A dataclass of settings with other values; names that it has not and values of other types are UserErrors.
+
+    Values may be as JSON has them: lists for tuples, and a dictionary for settings within settings.
+    """
+    hints = get_type_hints(type(old))
+    known = [field.name for field in dataclasses.fields(old)]
+    values = {}
+    for name, value in changes.items():
+        if name not in known:
+            raise unknown(f"setting of {part}", name, known)
+        inner = getattr(old, name)
+        if dataclasses.is_dataclass(inner) and isinstance(value, Mapping):
+            values[name] = changed(name, inner, value)
+        else:
+            values[name] = _fitting(f"{part}.{name}", value, hints[name])
+    return dataclasses.replace(old, **values)
+
+
+def _fitting(name: str, value: Any, hint: Any) -> Any:
+    """A value of the type that is asked for; words are left to `check_choices`."""
+    value = value.item() if isinstance(value, np.generic) else value
+    for kind, asked in ((int, "whole numbers"), (str, "words")):
+        if hint == tuple[kind, ...]:  # type: ignore[valid-type]
+            if not (isinstance(value, list | tuple) and all(_fits(each, kind) for each in value)):
+                raise UserError(f"{name} must be {asked} in a list, not {value!r}")
+            return tuple(value)
+    kind, *none = get_args(hint) if isinstance(hint, UnionType) else [hint]
+    checked = kind in (int, float, bool, str) or dataclasses.is_dataclass(kind)
+    if checked and not (_fits(value, kind) or (none and value is None)):
+        raise UserError(f"{name} must be of type {kind.__name__}, not {value!r}")
+    return value
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, kind) or (kind is float and isinstance(value, int))

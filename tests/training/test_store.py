@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from cdpo.errors import UserError
-from cdpo.training.store import load_arrays, save_arrays
+from cdpo.training.store import VERSION, load_arrays, save_arrays
 
 ARRAYS = {
     ".weights": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -66,7 +66,7 @@ def entry(array, **changes):
 
 def write_zip(path, members, manifest, compression=zipfile.ZIP_STORED, **fields):
     """A checkpoint made by another hand: `members` by their file names, `manifest` as meta.json lists it."""
-    content = {"format": "cdpo checkpoint", "version": 1, "library": "0", "arrays": manifest, "meta": {}} | fields
+    content = {"format": "cdpo checkpoint", "version": VERSION, "library": "0", "arrays": manifest, "meta": {}} | fields
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("meta.json", json.dumps(content))
         for name, data in members:
@@ -264,11 +264,20 @@ def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path, path, complaint):
 
 
 def test_a_newer_format_asks_for_a_newer_library(path, complaint):
-    write_zip(path, [("other.bin", b"")], [], version=2)
+    write_zip(path, [("other.bin", b"")], [], version=VERSION + 1)
     assert "install a newer cdpo" in complaint(load_arrays, path)
 
 
-@pytest.mark.parametrize("version", [0, -1, "1", None, 1.5, [1]])
+def test_arrays_of_an_earlier_version_have_the_names_of_now(path, complaint):
+    arrays = [np.zeros(1), np.ones(2)]
+    members = [(f"{name}.npy", npy(array)) for name, array in zip("ab", arrays, strict=True)]
+    write_zip(path, members, {name: entry(array) for name, array in zip("ab", arrays, strict=True)}, version=1)
+    found, _ = load_arrays(path, lambda name, version: f"{name} of {version}")
+    assert list(found) == ["a of 1", "b of 1"]
+    assert "two of its arrays have one name" in complaint(load_arrays, path, lambda name, version: "same")
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", None, 1.5, [1], True])
 def test_a_version_that_never_was_is_damage(path, version, complaint):
     write_zip(path, [], {}, version=version)
     assert "damaged" in complaint(load_arrays, path)

@@ -9,7 +9,17 @@ import numpy as np
 import optax
 import pytest
 
-from cdpo.training.store import flatten, load_arrays, restore, save_arrays
+from cdpo.training import store
+from cdpo.training.schema import names
+from cdpo.training.store import load_arrays, save_arrays
+
+
+def flatten(tree):
+    return store.flatten(tree, names)
+
+
+def restore(like, arrays):
+    return store.restore(like, arrays, names)
 
 
 class State(NamedTuple):
@@ -45,7 +55,7 @@ def assert_same_tree(one, two):
 
 
 def test_leaves_are_named_by_their_paths():
-    assert list(flatten(state())) == [".layers[0]['w']", ".key#threefry2x32", ".steps", ".host"]
+    assert list(flatten(state())) == ["layers.0.w", "key#threefry2x32", "steps", "host"]
     assert flatten({}) == flatten(None) == {}
 
 
@@ -114,24 +124,24 @@ def test_restored_arrays_are_copies():
 
 def test_a_missing_leaf_is_named(complaint):
     arrays = flatten(state())
-    del arrays[".layers[0]['w']"]
-    assert "leaf \".layers[0]['w']\" is missing" in complaint(restore, state(), arrays)
+    del arrays["layers.0.w"]
+    assert "leaf 'layers.0.w' is missing" in complaint(restore, state(), arrays)
 
 
 def test_a_surplus_leaf_is_named(complaint):
-    assert "'.more'" in complaint(restore, state(), flatten(state()) | {".more": np.zeros(1)})
+    assert "'more'" in complaint(restore, state(), flatten(state()) | {"more": np.zeros(1)})
 
 
 @pytest.mark.parametrize(
     "value", [np.zeros(5), np.zeros((1, 4)), np.zeros(()), np.zeros((4, 0))], ids=lambda value: str(value.shape)
 )
 def test_a_leaf_of_another_shape_is_named(value, complaint):
-    message = complaint(restore, state(), flatten(state()) | {".host": value})
-    assert "'.host' has shape" in message
+    message = complaint(restore, state(), flatten(state()) | {"host": value})
+    assert "'host' has shape" in message
     assert f"{value.shape} instead of (4,)" in message
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(".host", "f4"), (".steps", "i8"), (".steps", "u4"), (".host", ">f8")])
+@pytest.mark.parametrize(("name", "dtype"), [("host", "f4"), ("steps", "i8"), ("steps", "u4"), ("host", ">f8")])
 def test_a_leaf_of_another_dtype_is_named_and_never_cast(name, dtype, complaint):
     arrays = flatten(state())
     arrays[name] = arrays[name].astype(dtype)
@@ -140,16 +150,16 @@ def test_a_leaf_of_another_dtype_is_named_and_never_cast(name, dtype, complaint)
 
 def test_a_key_of_another_generator_is_named(complaint):
     message = complaint(restore, state(impl="rbg"), flatten(state()))
-    assert "'.key#rbg'" in message
-    assert "'.key#threefry2x32'" in message
+    assert "'key#rbg'" in message
+    assert "'key#threefry2x32'" in message
 
 
 def test_raw_and_typed_keys_are_not_confused(complaint):
     raw, typed = {"key": jax.random.PRNGKey(0)}, {"key": jax.random.key(0)}
-    assert "['key']#threefry2x32" in complaint(restore, typed, flatten(raw))
-    assert "['key']#threefry2x32" in complaint(restore, raw, flatten(typed))
+    assert "'key#threefry2x32" in complaint(restore, typed, flatten(raw))
+    assert "'key#threefry2x32" in complaint(restore, raw, flatten(typed))
 
 
 def test_a_bfloat16_leaf_is_named_when_saving(path):
-    with pytest.raises(TypeError, match=r"\['w'\].* has dtype bfloat16"):
+    with pytest.raises(TypeError, match="'w' has dtype bfloat16"):
         save_arrays(path, flatten({"w": jnp.zeros(2, jnp.bfloat16)}), {})

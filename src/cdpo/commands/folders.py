@@ -49,16 +49,7 @@ class Resume:
             raise UserError("--episodes is for training runs; this one is tabular")
         if (folder.path / "summary.json").exists():
             raise UserError(f"{str(self.folder)!r} has finished; there is nothing to go on with")
-        from cdpo.cli import parse
-
-        try:
-            typed = shlex.split(str(config.get("command")))[1:]
-        except ValueError:
-            typed = []
-        command = parse(typed) if typed[:1] == ["tabular"] else None
-        if not isinstance(command, Tabular):
-            raise UserError(f"{str(self.folder)!r} holds no tabular command in its config.json; run it again elsewhere")
-        finish_tabular(folder, command.cells())
+        finish_tabular(folder, Tabular.from_json(config).cells())
         return None
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from cdpo.tabular.agents import BQL, CDPO, MM, UBE, UCRL, Agent, QLearning
 from cdpo.tabular.environments import Chain, DeepSea, PriorMDP, Sized, WideNarrow
 from cdpo.tabular.posterior import Prior
 from cdpo.tabular.study import Cell, default_steps, find_agents, find_environment
+from cdpo.told import changed
 
 _MOST = 10**9  # counts and their sums fit 32 bits
+_NAMED = ("env", "agents", "seeds", "seed", "steps")  # settings that stand for themselves in config.json
 _LARGEST = 1e30  # settings become 32-bit floats
 
 
@@ -108,20 +110,24 @@ class Tabular:
         cells = self.cells()
         out = Path("runs") / time.strftime("tabular-%Y%m%d-%H%M%S") if self.out is None else self.out
         check_free(out)
-        config = {
-            "kind": "tabular",
-            "command": shlex.join(["cdpo", *words]),
-            "env": self.env,
-            "sizes": [cell.size for cell in cells if cell.agent == cells[0].agent],
-            "agents": list(self.agents),
-            "seeds": self.seeds,
-            "seed": self.seed,
-            "steps": self.steps,
-            "settings": _settings(self),
-            "versions": versions(),
-            "hardware": hardware(),
-        }
-        finish_tabular(RunFolder.create(out, config), cells)
+        told = {"kind": "tabular", "command": shlex.join(["cdpo", *words]), **self.to_json(cells)}
+        finish_tabular(RunFolder.create(out, {**told, "versions": versions(), "hardware": hardware()}), cells)
+
+    def to_json(self, cells: list[Cell]) -> dict[str, Any]:
+        """All that says what the cells are, as plain values."""
+        told = {name: getattr(self, name) for name in _NAMED}
+        sizes = [cell.size for cell in cells if cell.agent == cells[0].agent]
+        return {**told, "sizes": sizes, "settings": _settings(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Tabular":
+        """The command of what `to_json` wrote, in this version or an earlier one; a UserError for anything else."""
+        try:
+            sizes = [size for size in values["sizes"] if size is not None]  # None: it has no sizes
+            told = {name: values[name] for name in _NAMED}
+            return changed("tabular", cls(), {**told, "size": sizes, **values["settings"]})
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError("the settings of the run cannot be read; run it again elsewhere") from error
 
 
 def finish_tabular(folder: RunFolder, cells: list[Cell]) -> None:
@@ -137,10 +143,7 @@ def finish_tabular(folder: RunFolder, cells: list[Cell]) -> None:
 
 
 def _settings(command: Tabular) -> dict[str, Any]:
-    settings = dataclasses.asdict(command)
-    for name in ("env", "size", "agents", "seeds", "seed", "steps", "out"):
-        settings.pop(name)
-    return settings
+    return {name: each for name, each in dataclasses.asdict(command).items() if name not in (*_NAMED, "size", "out")}
 
 
 def _table(results: list[dict[str, Any]]) -> str:

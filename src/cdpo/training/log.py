@@ -11,6 +11,7 @@ import numpy as np
 from cdpo.errors import UserError
 from cdpo.runs import write_atomic
 from cdpo.training.files import MENDING, damaged, open_saved, sync
+from cdpo.version import checked_format
 
 _WIDTHS = 1 << 28  # NumPy's records count their bytes in 32 bits
 
@@ -94,11 +95,8 @@ class Log:
         if checksum != struct.pack("<I", zlib.crc32(header)):
             raise damaged(path, "the checksum of its header does not match")
         _, version, width = cls._HEADER.unpack(header)
-        if version > cls._VERSION:
-            raise UserError(
-                f"{str(path)!r} has log format {version}, and this cdpo reads {cls._VERSION}; install a newer cdpo"
-            )
-        if version != cls._VERSION or not 0 < width < _WIDTHS:
+        checked_format(path, version, cls._VERSION)
+        if not 0 < width < _WIDTHS:
             raise damaged(path, "its header is not what cdpo writes")
         return width, os.fstat(file.fileno()).st_size - file.tell()
 

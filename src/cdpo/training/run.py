@@ -22,6 +22,7 @@ from cdpo.runs import RunFolder, hardware, versions
 from cdpo.training.events import EventWriter
 from cdpo.training.log import Log, cut_file
 from cdpo.training.loop import Lived, Record, Trainer, advance_together
+from cdpo.training.schema import names, renamed
 from cdpo.training.store import flatten, load_arrays, restore, save_arrays
 
 PATIENCE = 30.0  # seconds of work that may be lost
@@ -95,7 +96,7 @@ class Journal:
                 for p, log in zip(trainer.pupils, self._logs, strict=True)
             ],
         }
-        save_arrays(self._checkpoints / STATE, flatten(trainer.minds()), meta)
+        save_arrays(self._checkpoints / STATE, flatten(trainer.minds(), names), meta)
         self._saved = time.monotonic()
         self._kept = trainer.episode
 
@@ -133,7 +134,7 @@ class Journal:
 def read_checkpoint(folder: RunFolder, trainer: Trainer) -> dict[str, Any]:
     """Puts the state of a run into a fresh trainer of its kind; returns what the checkpoint counts."""
     path = folder.path / "checkpoints"
-    arrays, meta = load_arrays(path / STATE)
+    arrays, meta = load_arrays(path / STATE, renamed)
     misfit = UserError(f"the checkpoint of {str(folder.path)!r} does not fit its config.json; start it again elsewhere")
     try:
         episode, wall = int(meta["episode"]), float(meta["wall_s"])
@@ -144,7 +145,7 @@ def read_checkpoint(folder: RunFolder, trainer: Trainer) -> dict[str, Any]:
         raise misfit from error
     if [pupil["seed"] for pupil in pupils] != [pupil.seed for pupil in trainer.pupils]:
         raise misfit
-    minds = restore(trainer.minds(), arrays)
+    minds = restore(trainer.minds(), arrays, names)
     width = trainer.row_width
     rows = [Log.read(path / f"replay-{pupil['seed']}.bin", pupil["rows"], width) for pupil in pupils]
     trainer.restore(episode, minds, rows, pupils)

@@ -2,11 +2,8 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from types import UnionType
-from typing import Any, Literal, get_args, get_type_hints
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from cdpo.agents import (
     CDPO,
@@ -37,7 +34,7 @@ from cdpo.solvers.sac import SAC, SACSettings
 from cdpo.solvers.trpo import TRPO, TRPOSettings
 from cdpo.solvers.values import CriticSettings
 from cdpo.tasks import Task
-from cdpo.told import MOST
+from cdpo.told import MOST, changed
 
 SolverName = Literal["dyna", "bptt", "mpc"]
 LearnerName = Literal["sac", "mpo", "ppo", "trpo", "actor-critic"]
@@ -162,7 +159,7 @@ class Settings:
                 raise unknown("part of the settings", name, parts)
             old = parts[name]
             if isinstance(change, dict) and dataclasses.is_dataclass(old):
-                parts[name] = _changed(getattr(old, "part", name), old, change)
+                parts[name] = changed(getattr(old, "part", name), old, change)
             elif isinstance(change, Rule if name == "rule" else type(old)):
                 parts[name] = change
             else:
@@ -231,28 +228,3 @@ def idle_options(settings: Settings) -> list[tuple[str, str]]:
         if hasattr(told, "multiplier_rate") and not hasattr(settings.rule, "kl"):  # there is no trust region
             idle.append((part, "multiplier_rate"))
     return idle
-
-
-def _changed(part: str, old: Any, changes: dict[str, Any]) -> Any:
-    hints = get_type_hints(type(old))
-    known = [field.name for field in dataclasses.fields(old)]
-    for name, value in changes.items():
-        if name not in known:
-            raise unknown(f"setting of {part}", name, known)
-        if isinstance(value, np.generic):
-            value = value.item()
-            changes = {**changes, name: value}
-        if hints[name] == tuple[int, ...]:
-            if not (isinstance(value, list | tuple) and all(_fits(each, int) for each in value)):
-                raise UserError(f"{part}.{name} must be whole numbers in a list, not {value!r}")
-            changes = {**changes, name: tuple(value)}
-        kind, *none = get_args(hints[name]) if isinstance(hints[name], UnionType) else [hints[name]]
-        if kind in (int, float, bool) and not (_fits(value, kind) or (none and value is None)):
-            raise UserError(f"{part}.{name} must be of type {kind.__name__}, not {value!r}")
-    return replace(old, **changes)
-
-
-def _fits(value: Any, kind: type) -> bool:
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    return isinstance(value, int) or (kind is float and isinstance(value, float))

@@ -1,4 +1,4 @@
-"""Checkpoints: the arrays of a tree on disk, by their paths.
+"""Checkpoints: the arrays of a tree on disk, by names.
 
 A checkpoint is an .npz that NumPy reads as well: a zip of uncompressed .npy members, after a member `meta.json` that
 lists every array with its shape, dtype and SHA-256. Nothing is unpickled on the way back, nothing is allocated before
@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ import numpy as np
 from cdpo.errors import UserError
 from cdpo.runs import write_atomic
 from cdpo.training.files import damaged, open_saved
+from cdpo.version import __version__, checked_format
 
 _FORMAT = "cdpo checkpoint"
-_VERSION = 1
+VERSION = 2  # of the layout of the file, and of the names in it (see `schema`)
 _META = "meta.json"
 _META_BYTES = 1 << 26  # more than any manifest needs, and little enough to parse
 _DIMENSIONS = 32
@@ -40,15 +41,13 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[s
     A TypeError or ValueError names the array that cannot be kept; nothing is converted silently. The same contents give
     the same bytes.
     """
-    from cdpo import __version__
-
     for name, array in arrays.items():
         _check_keepable(name, array)
     blocks = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     text = json.dumps(
         {
             "format": _FORMAT,
-            "version": _VERSION,
+            "version": VERSION,
             "library": __version__,
             "arrays": {
                 name: {"shape": block.shape, "dtype": block.dtype.str, "sha256": _sha256(block)}
@@ -76,8 +75,13 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[s
     write_atomic(path, buffer.getvalue())
 
 
-def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and the meta of `save_arrays`; a UserError if the file is anything but what that wrote."""
+def load_arrays(
+    path: str | Path, renamed: Callable[[str, int], str] = lambda name, version: name
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the meta of `save_arrays`; a UserError if the file is anything but what that wrote.
+
+    `renamed` gives the names of today for those in a file of an earlier version.
+    """
     with open_saved(path) as file:
         start = file.read(30 + len(_META))  # a zip's first member: 30 bytes of header, then its name
         if not start:
@@ -88,43 +92,48 @@ def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
             )
         try:
             with zipfile.ZipFile(file) as archive:
-                return _read_archive(path, archive, os.fstat(file.fileno()).st_size)
+                version, arrays, meta = _read_archive(path, archive, os.fstat(file.fileno()).st_size)
         except (UserError, MemoryError):
             raise
         except Exception as error:  # on bytes made up to confuse it, zipfile raises a dozen kinds
             raise damaged(path, "its contents do not fit together") from error
+    current = {renamed(name, version): array for name, array in arrays.items()}
+    if len(current) < len(arrays):
+        raise damaged(path, "two of its arrays have one name")
+    return current, meta
 
 
-def flatten(tree: Any) -> dict[str, np.ndarray]:
-    """The arrays of `tree` by their paths, for `save_arrays`: views where possible, so write them before going on.
+def flatten(tree: Any, names: Callable[[Any], Sequence[str]]) -> dict[str, np.ndarray]:
+    """The arrays of `tree` for `save_arrays`: views where possible, so write them before going on.
 
-    A typed key becomes its data, under its path and the name of its generator: `.key#threefry2x32`. What is no array
-    (None, functions, Python's own numbers) is not kept: `restore` takes it from its template.
+    `names` gives a name for each leaf of a tree. A typed key becomes its data, under its name and that of its
+    generator: `key#threefry2x32`. What is no array (None, functions, Python's own numbers) is not kept: `restore`
+    takes it from its template.
     """
     arrays: dict[str, np.ndarray] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+    for told, leaf in zip(names(tree), jax.tree.leaves(tree), strict=True):
         if not _is_array(leaf):
             continue
-        name = _name(path, leaf)
+        name = _name(told, leaf)
         if name in arrays:
-            raise ValueError(f"two leaves of the tree have the path {name!r}")
+            raise ValueError(f"two leaves of the tree have the name {name!r}")
         arrays[name] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     return arrays
 
 
-def restore(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The tree `like` with the values of `arrays` (from `flatten`) in place of its own.
+def restore(like: Any, arrays: Mapping[str, np.ndarray], names: Callable[[Any], Sequence[str]]) -> Any:
+    """The tree `like` with the values of `arrays` (from `flatten` by the same `names`) in place of its own.
 
     JAX's arrays stay JAX's and NumPy's stay NumPy's, each a copy. A leaf that is missing, left over, or of another
     shape, dtype or generator is a UserError that names it.
     """
-    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    own, structure = jax.tree.flatten(like)
     leaves, used = [], set()
-    for path, leaf in paths:
+    for told, leaf in zip(names(like), own, strict=True):
         if _is_array(leaf):
-            name = _name(path, leaf)
+            name = _name(told, leaf)
             used.add(name)
-            leaf = _restored(jax.tree_util.keystr(path), name, leaf, arrays)
+            leaf = _restored(told, name, leaf, arrays)
         leaves.append(leaf)
     for name in arrays:
         if name not in used:
@@ -132,12 +141,12 @@ def restore(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     return jax.tree_util.tree_unflatten(structure, leaves)
 
 
-def _read_archive(path: str | Path, archive: zipfile.ZipFile, size: int) -> tuple[dict[str, np.ndarray], dict]:
-    """Everything in the archive, verified. `size` is the file's, and bounds what its members may claim."""
+def _read_archive(path: str | Path, archive: zipfile.ZipFile, size: int) -> tuple[int, dict[str, np.ndarray], dict]:
+    """The version and all that is in the archive, verified. `size` is the file's: members may claim no more."""
     members = {info.filename: info for info in archive.infolist()}
     if len(members) != len(archive.infolist()):
         raise damaged(path, "two of its members have one name")
-    manifest, meta = _read_meta(path, archive, members[_META])
+    version, manifest, meta = _read_meta(path, archive, members[_META])
     unmatched = members.keys() ^ {_META, *(f"{name}.npy" for name in manifest)}
     if unmatched:
         raise damaged(path, f"{min(unmatched)!r} is either missing or not listed in {_META}")
@@ -153,25 +162,22 @@ def _read_archive(path: str | Path, archive: zipfile.ZipFile, size: int) -> tupl
         _check_stored(path, info)
         if info.file_size != _member_bytes(entry["dtype"], entry["shape"]):
             raise damaged(path, f"array {name!r} has another size than it declares")
-    return {name: _read_array(path, archive, name, **entry) for name, entry in manifest.items()}, meta
+    return version, {name: _read_array(path, archive, name, **entry) for name, entry in manifest.items()}, meta
 
 
-def _read_meta(path: str | Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[dict, dict]:
-    """The list of arrays and the caller's meta."""
+def _read_meta(path: str | Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, dict, dict]:
+    """The version, the list of arrays and the caller's meta."""
     _check_stored(path, info)
     if info.file_size > _META_BYTES:
         raise damaged(path, f"its {_META} is too large")
     content = json.loads(archive.read(info), parse_constant=_refuse_constant)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise UserError(f"{str(path)!r} is not a checkpoint of cdpo; name a file that cdpo saved")
-    version, manifest, meta = content["version"], content.get("arrays"), content.get("meta")
-    if isinstance(version, int) and version > _VERSION:
-        raise UserError(
-            f"{str(path)!r} has checkpoint format {version}, and this cdpo reads up to {_VERSION}; install a newer cdpo"
-        )
-    if version != _VERSION or not isinstance(manifest, dict) or not isinstance(meta, dict):
+    manifest, meta = content.get("arrays"), content.get("meta")
+    version = checked_format(path, content["version"], VERSION)
+    if not isinstance(manifest, dict) or not isinstance(meta, dict):
         raise damaged(path, f"its {_META} is not what cdpo writes")
-    return manifest, meta
+    return version, manifest, meta
 
 
 def _check_stored(path: str | Path, info: zipfile.ZipInfo) -> None:
@@ -263,18 +269,17 @@ def _is_key(leaf: Any) -> bool:
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _name(path: Any, leaf: Any) -> str:
-    """The name under which a leaf is kept: its path, and for a typed key its generator."""
-    text = jax.tree_util.keystr(path)
-    return f"{text}#{jax.random.key_impl(leaf)}" if _is_key(leaf) else text
+def _name(told: str, leaf: Any) -> str:
+    """The name under which a leaf is kept, with the generator of a typed key."""
+    return f"{told}#{jax.random.key_impl(leaf)}" if _is_key(leaf) else told
 
 
-def _restored(path: str, name: str, leaf: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _restored(told: str, name: str, leaf: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """The stored value of one leaf, in the kind of array that `leaf` is."""
     if name not in arrays:
         for other in arrays:
-            if other == path or other.startswith(f"{path}#"):
-                raise _misfit(f"leaf {path!r} is needed as {name!r} (path#generator of a key) and stored as {other!r}")
+            if other == told or other.startswith(f"{told}#"):
+                raise _misfit(f"leaf {told!r} is needed as {name!r} (name#generator of a key) and stored as {other!r}")
         raise _misfit(f"leaf {name!r} is missing")
     value = arrays[name]
     expected = jax.random.key_data(leaf) if _is_key(leaf) else leaf

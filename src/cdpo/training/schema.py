@@ -1,0 +1,177 @@
+"""The names that learned arrays have on disk.
+
+    model.ensemble.network.weights.0        solver.learner.critic_optimiser.0.mu.biases.1
+
+They are the files' own. An attribute may be called anything else later: that costs its line in `NAMES`, and no file
+changes. Another name or another place on disk is another format: that costs the next `VERSION` in `store`, and a step
+in `STEPS` that leads there from the names before.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from cdpo.agents.model_based import ModelMind
+from cdpo.agents.newest import NewestMind
+from cdpo.agents.replaying import PolicyMind
+from cdpo.dynamics.calibration import Calibration
+from cdpo.dynamics.ensemble import Ensemble
+from cdpo.dynamics.models import Belief
+from cdpo.dynamics.networks import MLP, Normaliser
+from cdpo.solvers.dyna import DynaState
+from cdpo.solvers.mpo import MPOState
+from cdpo.solvers.onpolicy import OnPolicyState
+from cdpo.solvers.policy import Policy
+from cdpo.solvers.sac import SACState
+from cdpo.solvers.values import Critics, Memory
+from cdpo.training.store import VERSION
+
+_LEARNER = {
+    "critics": "critics",
+    "scale": "critic_scale",
+    "rewards": "reward_range",
+    "log_multiplier": "log_multiplier",
+    "critic_optimiser": "critic_optimiser",
+    "policy_optimiser": "policy_optimiser",
+}
+_TWINS = {
+    **_LEARNER,
+    "targets": "target_critics",
+    "log_temperature": "log_temperature",
+    "temperature_optimiser": "temperature_optimiser",
+}
+
+# Of every class of ours that holds arrays: what each of its attributes is called on disk.
+NAMES: Mapping[type, Mapping[str, str]] = {
+    ModelMind: {
+        "belief": "model",
+        "fit_state": "model_optimiser",
+        "policy": "policy",
+        "solver_state": "solver",
+        "memory": "rule",
+    },
+    PolicyMind: {"policy": "policy", "learner": "learner", "rows": "rows_learned"},
+    NewestMind: {"policy": "policy", "learner": "learner", "rows": "rows_learned", "told": "metrics"},
+    Belief: {
+        "ensemble": "ensemble",
+        "calibration": "calibration",
+        "range": "state_range",
+        "rewards": "reward_range",
+        "ends": "has_ended",
+    },
+    Ensemble: {
+        "net": "network",
+        "inputs": "input_normaliser",
+        "targets": "target_normaliser",
+        "fits": "fits",
+        "held_out": "held_out_error",
+    },
+    Calibration: {"scale": "scale", "noise": "noise"},
+    MLP: {"weights": "weights", "biases": "biases"},
+    Normaliser: {"mean": "mean", "deviation": "deviation"},
+    Policy: {"net": "network", "inputs": "input_normaliser"},
+    DynaState: {"learner": "learner", "earlier": "earlier_policies"},
+    SACState: _TWINS,
+    MPOState: {
+        **_TWINS,
+        "proposing": "proposal",
+        "updates": "proposal_age",
+        "log_weights": "log_kl_weights",
+    },
+    OnPolicyState: _LEARNER,
+    Memory: {
+        "critics": "critics",
+        "scale": "critic_scale",
+        "log_multiplier": "log_multiplier",
+        "bounds": "value_range",
+    },
+    Critics: {"nets": "networks", "targets": "target_networks", "optimiser": "optimiser"},
+}
+
+
+def names(tree: Any, table: Mapping[type, Mapping[str, str]] = NAMES) -> list[str]:
+    """A name for each leaf of a tree, in the order of `jax.tree.leaves`.
+
+    Classes of others, as the states of optimisers are, give the names of their attributes; places in tuples and lists
+    and keys of dictionaries are names as they are. A class of ours has to be in the table.
+    """
+    return [".".join(words) for words in _paths(tree, table)]
+
+
+def _paths(tree: Any, table: Mapping[type, Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """The words of each leaf's name."""
+    found = []
+    for path, child in jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]:
+        if not path:  # the tree is a leaf itself
+            return [()]
+        if inner := _paths(child, table):
+            word = _word(tree, path[0], table)
+            found += [(word, *words) for words in inner]
+    return found
+
+
+def _word(node: Any, key: Any, table: Mapping[type, Mapping[str, str]]) -> str:
+    """What a child of a node is called."""
+    told = str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key))))
+    kind = type(node)
+    if kind not in table and kind.__module__.partition(".")[0] != "cdpo":
+        return told
+    if told not in table.get(kind, {}):
+        raise TypeError(f"{kind.__name__}.{told} has no name on disk; give it one in cdpo.training.schema")
+    return table[kind][told]
+
+
+# --- Names of earlier versions ----------------------------------------------------------------------------------------
+
+
+# What attributes were called in version 1, after their parent where that matters. It is as it was and never changes.
+_OF_1 = {
+    "ensemble.targets": "target_normaliser",
+    "memory.targets": "target_normaliser",
+    "learner.targets": "target_critics",
+    "critics.targets": "target_networks",
+    "calibration.scale": "scale",
+    "belief": "model",
+    "fit_state": "model_optimiser",
+    "solver_state": "solver",
+    "memory": "rule",
+    "rows": "rows_learned",
+    "told": "metrics",
+    "range": "state_range",
+    "rewards": "reward_range",
+    "ends": "has_ended",
+    "net": "network",
+    "nets": "networks",
+    "inputs": "input_normaliser",
+    "held_out": "held_out_error",
+    "earlier": "earlier_policies",
+    "scale": "critic_scale",
+    "proposing": "proposal",
+    "updates": "proposal_age",
+    "log_weights": "log_kl_weights",
+    "bounds": "value_range",
+}
+_PART_OF_1 = re.compile(r"\.(\w+)|\[(\d+)\]|\['(.*?)'\]")
+
+
+def _from_1(name: str) -> str:
+    """`.belief.ensemble.net.weights[0]` -> `model.ensemble.network.weights.0`; JAX wrote these paths of attributes."""
+    path, mark, generator = name.partition("#")
+    words, parent = [], ""
+    for attribute, index, key in _PART_OF_1.findall(path):
+        words.append(_OF_1.get(f"{parent}.{attribute}", _OF_1.get(attribute, attribute)) or index or key)
+        parent = attribute
+    return ".".join(words) + mark + generator
+
+
+STEPS: Mapping[int, Callable[[str], str]] = {1: _from_1}
+"""From each version's names to the next one's: 2 comes here when there is a version 3."""
+
+
+def renamed(name: str, version: int) -> str:
+    """The name of today for one that a file of an earlier version has."""
+    for each in range(version, VERSION):
+        name = STEPS[each](name)
+    return name
