@@ -51,14 +51,6 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def compiled_soon():
-    """The programs are small and run once: compiling them is what takes time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture
 def unpacked(tmp_path):
     """A golden folder, with which a test may do what it likes."""
 
