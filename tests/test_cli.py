@@ -375,6 +375,7 @@ def test_version_says_what_a_bug_report_needs():
     assert f"  device: {jax.devices()[0].device_kind}\n" in out
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_had_enough_gets_no_traceback():
     read, write = os.pipe()
     os.close(read)

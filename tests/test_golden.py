@@ -36,12 +36,6 @@ def told(name):
 AGENTS, TRAINED, TABULAR, REPRODUCED = (
     [name for name in ZIPS if told(name)["kind"] == kind] for kind in ("agent", "train", "tabular", "reproduction")
 )
-# Of these programs are compiled in seconds. All others are loaded as users do, and learn on, by --all.
-QUICK = {"0.1.0/sac", "0.1.0/ppo"}
-
-
-def quick_first(some):
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in some]
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +106,6 @@ def said_by(agent):
 
 def test_there_are_folders_of_every_kind():
     assert len(AGENTS) > 16 and TRAINED and len(TABULAR) > 1 and len(REPRODUCED) > 1
-    assert set(AGENTS) > QUICK
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -131,7 +124,8 @@ def test_the_checkpoint_of_an_earlier_version_fits_the_agent_of_now_and_acts_as_
         np.testing.assert_allclose(found, wanted, rtol=COMPUTED["rel"], atol=COMPUTED["abs"])
 
 
-@pytest.mark.parametrize("name", quick_first(AGENTS))
+@pytest.mark.slow(besides="0.1.0/sac")
+@pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_of_an_earlier_version_is_what_it_was_and_learns_on(unpacked, compiled_soon, name):
     folder, expected = unpacked(name), told(name)
     after = expected.pop("after", None)

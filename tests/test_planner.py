@@ -73,6 +73,7 @@ def test_settings_of_plans_are_checked(agent):
         agent.planner(candidate=4)
 
 
+@pytest.mark.slow
 def test_plans_have_the_settings_of_an_agent_that_learned_by_plans(tiny, tiny_mpc, monkeypatch):
     same = {part: tiny[part] for part in ("loop", "ensemble")}
     agent = cdpo.DPI("pendulum-swingup", horizon=12, models=2, mpc={**tiny_mpc, "horizon": 7}, **same).learn(episodes=1)
@@ -109,6 +110,7 @@ def folders(agent, tmp_path_factory):
     return home
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_by_planning_with_its_latency(folders, capsys):
     assert _run(["evaluate", str(folders / "whole"), "--plan", "--episodes", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -27,7 +27,7 @@ def record(seconds: Mapping[str, float]) -> None:
 
 
 def chosen(tests: Iterable[str], commit: str, budget: float, seconds: Mapping[str, float]) -> set[str]:
-    """Tests that take at most `budget` seconds one after another; first those without a record, as nobody knows them."""
+    """Tests that take at most `budget` seconds one after another; first those that nobody has timed yet."""
     known = {test: test in seconds for test in tests}
     order = sorted(known, key=lambda test: (known[test], hashlib.sha256(f"{commit} {test}".encode()).digest()))
     taken: set[str] = set()

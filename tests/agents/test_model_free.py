@@ -199,6 +199,7 @@ def test_loaded_again_it_goes_on_to_the_same_bits(name, tmp_path):
     assert told(again.records) == told(made.records)
 
 
+@pytest.mark.slow(besides="sac")
 @pytest.mark.parametrize("name", REPLAYING)
 def test_updates_follow_the_steps_and_no_fraction_is_lost(name):
     made = agent(name, Delayed, much=0.3, horizon=2, **QUIET).learn(6)
@@ -223,6 +224,7 @@ def test_an_iteration_is_as_many_episodes_as_give_its_steps_and_the_random_one_i
     assert all(between[key] == due[key] for key in ("value", "critic_loss", "clipped", "learning_rate"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEWEST)
 def test_random_episodes_are_in_no_iteration_however_many_there_are(name):
     made = agent(name, Delayed, steps=2, horizon=2, loop={**QUIET["loop"], "random": 3}).learn(4)
@@ -230,6 +232,7 @@ def test_random_episodes_are_in_no_iteration_however_many_there_are(name):
     assert int(made._trainer.mind(0).rows) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEWEST)
 def test_networks_see_z_scores_of_all_data(name):
     made = agent(name, Shown, steps=4, horizon=1, **QUIET)
@@ -317,6 +320,7 @@ def test_advantages_stop_at_ends_and_bootstrap_at_cuts(monkeypatch):
 # --- what they refuse
 
 
+@pytest.mark.slow(besides="ppo")
 @every_agent
 def test_it_says_that_it_has_no_model(name):
     with pytest.raises(UserError, match=f"{name} learns without a model"):

@@ -72,6 +72,7 @@ def test_what_is_best_on_a_draw_comes_near_as_the_posterior_contracts():
     assert np.max(costs[1]) < 0.01
 
 
+@pytest.mark.slow
 def test_posterior_sampling_plans_on_one_draw_as_it_is():
     agent, mind, replay = learned(1)
     asked = []

@@ -119,6 +119,7 @@ def test_a_finished_cell_is_not_run_again(whole, monkeypatch):
     assert {path.name: path.read_bytes() for path in whole.figures.iterdir()} == drawn
 
 
+@pytest.mark.slow
 def test_interrupted_it_says_how_to_go_on_and_ends_as_if_it_had_not_been(tmp_path, make, whole, monkeypatch):
     write, episodes = Journal.write, []
 
@@ -141,6 +142,7 @@ def test_interrupted_it_says_how_to_go_on_and_ends_as_if_it_had_not_been(tmp_pat
     assert results(RunFolder.open(tmp_path / "run")) == results(whole)
 
 
+@pytest.mark.slow
 def test_made_in_parts_it_is_the_same(tmp_path, make, whole, rows):
     code, _, err = make("--agents greedy --tasks inverted-pendulum")
     assert code == 0, err
@@ -155,6 +157,7 @@ class Killed(BaseException):
     """Nothing that anyone answers to."""
 
 
+@pytest.mark.slow(besides="between two commits")
 @pytest.mark.parametrize("moment", ["between two commits", "before the record is kept"])
 def test_killed_it_ends_as_if_it_had_not_been(tmp_path, make, whole, monkeypatch, moment):
     monkeypatch.setattr(run, "PATIENCE", 0.0)
@@ -178,6 +181,7 @@ def test_killed_it_ends_as_if_it_had_not_been(tmp_path, make, whole, monkeypatch
     assert results(RunFolder.open(tmp_path / "run")) == results(whole)
 
 
+@pytest.mark.slow
 def test_a_seed_that_is_stopped_is_reported_and_spoils_nothing(tmp_path, make, whole, rows, monkeypatch):
     begun = loop.training_life
 

@@ -205,6 +205,7 @@ def test_without_a_bound_nothing_is_held_against_it(tmp_path):
     assert any("KL" in label for label in parsed.labels)  # what was spent is shown all the same
 
 
+@pytest.mark.slow(besides="lines5")
 @pytest.mark.parametrize(
     "lines",
     [

@@ -221,6 +221,7 @@ def test_a_learner_is_told_that_a_problem_begins_before_its_first_update(
     np.testing.assert_array_equal(told, [[-0.5, 1.0], [5.0, 5.0]])  # less one, once; then ones are seen
 
 
+@pytest.mark.slow
 def test_real_transitions_are_shown_where_asked_for_as_single_steps_without_a_choice_of_optimism(
     linear_task, linear_belief, some_policy, starts_at
 ):

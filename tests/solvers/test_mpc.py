@@ -31,11 +31,6 @@ def steered(observation, action, following):
     return -(following[..., 0] ** 2) - 0.1 * action[..., 0] ** 2
 
 
-def quick(*names):
-    """All kinds, of which these are quick to test."""
-    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
-
-
 def solved(linear_task, linear_belief, starts_at, **settings):
     """The policy and the metrics of an update on an exact model, s' = s + a / 2."""
     task = linear_task(steered)
@@ -52,7 +47,8 @@ def solved(linear_task, linear_belief, starts_at, **settings):
     return mpc, *solve(KEY)
 
 
-@pytest.mark.parametrize("kind", quick("POPLIN-P"))
+@pytest.mark.slow(besides="POPLIN-P")
+@pytest.mark.parametrize("kind", KINDS)
 def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at, kind):
     better = {"learning_rate": 0.01} | KINDS[kind]
     if kind == "without values":

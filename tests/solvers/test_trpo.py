@@ -70,6 +70,7 @@ def test_it_goes_where_the_loss_falls_most_for_its_kl(policy, taken):
     np.testing.assert_allclose(step, metrics["step"] * longest * natural, atol=0.02 * np.max(np.abs(step)))
 
 
+@pytest.mark.slow(besides="0.01")
 @pytest.mark.parametrize("bound", [1e-4, 1e-2, 1.0])
 def test_a_step_gains_within_its_kl(policy, taken, bound):
     (after, _, metrics), judged = learned(policy, taken, kl=bound)
@@ -80,6 +81,7 @@ def test_a_step_gains_within_its_kl(policy, taken, bound):
     np.testing.assert_allclose(metrics["moved"], kl(place), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_where_no_trial_gains_it_stays(policy, taken):
     """A single trial, so far that the KL is beyond all bounds."""
     (after, _, metrics), _ = learned(policy, taken, kl=1e4, trials=1)

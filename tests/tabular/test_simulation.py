@@ -188,6 +188,7 @@ def normalised(chain_run):
     return lambda agent: regret(chain_run(agent), oracle).normalised
 
 
+@pytest.mark.slow
 def test_cdpo_learns_the_chain_with_less_regret_than_psrl(normalised):
     cdpo, psrl = normalised(CDPO()).mean(), normalised(PSRL()).mean()
     assert cdpo < 0.06

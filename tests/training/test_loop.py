@@ -194,6 +194,7 @@ def test_a_mapped_seed_whose_episode_is_over_rests_while_others_learn_on(drift, 
         np.testing.assert_allclose(trainer.rows()[lane], alone.rows()[0], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["data", "model"])
 def test_a_mapped_seed_that_stops_within_an_episode_keeps_no_row_of_it(drift, tiny, together, monkeypatch, why):
     by_one = settings(drift, tiny).changed(loop={"stretch": 1})
@@ -364,6 +365,7 @@ def test_seeds_that_are_mapped_over_one_program_are_as_they_are_alone(
         np.testing.assert_allclose(trainer.rows()[lane], alone.rows()[0], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stretch", [0, 2])
 def test_trainers_that_advance_together_are_one_program_and_part_again(drift, tiny, together, stretch):
     one = settings(drift, tiny).changed(loop={"stretch": stretch})

@@ -43,11 +43,12 @@ POINTS = [
     ("cdpo.training.run", "save_arrays", "before", 2),  # logs written, state not
     ("cdpo.training.run", "Log.append", "after", 5),  # one seed's rows written, the other's not
     ("os", "replace", "before", 4),  # in the middle of an atomic write
-    pytest.param(("cdpo.training.run", "save_arrays", "after", 2), marks=pytest.mark.slow),  # and nothing after
-    pytest.param(("cdpo.runs", "RunFolder.extend", "after", 3), marks=pytest.mark.slow),  # metrics ahead of the state
+    ("cdpo.training.run", "save_arrays", "after", 2),  # and nothing after
+    ("cdpo.runs", "RunFolder.extend", "after", 3),  # metrics ahead of the state
 ]
 
 
+@pytest.mark.slow(besides="before replace 4")
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[2]} {point[1]} {point[3]}")
 def test_killed_and_resumed_it_ends_bit_equal_to_the_run_that_was_not(tmp_path, child, tiny_words, whole, told, point):
     folder = tmp_path / "run"
@@ -115,6 +116,7 @@ def test_killed_at_random_moments_it_ends_bit_equal(tmp_path, child, tiny_words,
     assert_same(folder, whole, told)
 
 
+@pytest.mark.slow
 def test_told_to_go_on_it_equals_the_run_that_was_longer_from_the_start(tmp_path, child, tiny_words, whole, told):
     folder = tmp_path / "run"
     assert child("train", *tiny_words, "--seeds", "2", "--episodes", "2", "--out", str(folder)).returncode == 0
@@ -125,6 +127,7 @@ def test_told_to_go_on_it_equals_the_run_that_was_longer_from_the_start(tmp_path
     assert_same(folder, whole, told)
 
 
+@pytest.mark.slow
 def test_a_seed_has_the_same_bits_in_any_company(tmp_path, child, tiny_words, whole, told):
     folder = tmp_path / "run"
     result = child("train", *tiny_words, "--seed", "1", "--episodes", "3", "--out", str(folder))
@@ -148,6 +151,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path, tiny_words, child, whole, told):
     folder = tmp_path / "run"
     words = ["train", *tiny_words, "--seeds", "2", "--episodes", "3", "--out", str(folder)]
@@ -158,6 +162,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path, tiny_words,
     assert_same(folder, whole, told)
 
 
+@pytest.mark.slow(besides="flipped")
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "pickle", "gone log", "other shapes"])
 def test_a_damaged_checkpoint_is_one_line_and_nothing_is_lost(tmp_path, child, whole, damage):
     folder = tmp_path / "run"
