@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.user_properties.append(("slow", True))
     if commit := config.getoption("--slice"):
         tests = [item.nodeid for item in slow]
-        kept = slices.chosen(tests, commit, config.getoption("--seconds"), slices.recorded())
+        kept = slices.chosen(tests, commit, slices.turn(commit), config.getoption("--seconds"), slices.recorded())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
     elif _quick(config):

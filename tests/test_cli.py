@@ -338,6 +338,7 @@ def test_help_without_a_task_says_where_settings_come_from(monkeypatch):
         assert call(f"train {mistake} --help") == (0, out, "")
 
 
+@pytest.mark.slow(besides="pusher --learner actor-critic")
 @pytest.mark.parametrize(
     "words",
     [

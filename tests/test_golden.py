@@ -124,7 +124,7 @@ def test_the_checkpoint_of_an_earlier_version_fits_the_agent_of_now_and_acts_as_
         np.testing.assert_allclose(found, wanted, rtol=COMPUTED["rel"], atol=COMPUTED["abs"])
 
 
-@pytest.mark.slow(besides="0.1.0/sac")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_of_an_earlier_version_is_what_it_was_and_learns_on(unpacked, compiled_soon, name):
     folder, expected = unpacked(name), told(name)

@@ -30,6 +30,7 @@ def acts(planner, episode, count=4):
     return [float(planner.act(HANGING)[0]) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_it_acts_within_bounds_and_equal_episodes_are_acted_equally(planner):
     actions = acts(planner, 0)
     assert np.all(np.abs(actions) <= 1) and planner.act(HANGING).dtype == np.float32
@@ -125,6 +126,7 @@ def test_a_run_is_evaluated_by_planning_with_its_latency(folders, capsys):
     assert "latency_ms" not in json.loads(capsys.readouterr().out)["seeds"][0]
 
 
+@pytest.mark.slow
 def test_the_latency_is_the_mean_and_the_99th_percentile_of_all_steps(folders, capsys, monkeypatch):
     calls = iter(range(10**6))
 

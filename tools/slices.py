@@ -1,16 +1,18 @@
-"""Which of the slow tests run at a commit: as many as there is time for, others at every commit.
+"""Which of the slow tests run at a commit: a tenth of them by turns, and of the others as many as there is time for.
 
-`tests/durations.json` has the seconds that each took when all ran (`make durations`). The order in which tests are
-taken is drawn anew by the commit's hash, so that where there is time for half of them, ten commits leave one in a
-thousand unseen.
+`tests/durations.json` has the seconds that each takes (`make durations`). Turns follow the commits of the first parent:
+if each landing is one of these, ten landings see every test. What else there is time for is drawn by the commit's hash.
 """
 
 import hashlib
 import json
+import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-DURATIONS = Path(__file__).parent.parent / "tests" / "durations.json"
+ROOT = Path(__file__).parents[1]
+DURATIONS = ROOT / "tests" / "durations.json"
+TURNS = 10
 BUDGET = 1200.0  # seconds of tests one after another, which is half as long for two workers
 UNKNOWN = 60.0  # seconds, of a test that is not in the file yet
 
@@ -26,14 +28,41 @@ def record(seconds: Mapping[str, float]) -> None:
     DURATIONS.write_text(json.dumps(rounded, indent=0, ensure_ascii=False) + "\n")
 
 
-def chosen(tests: Iterable[str], commit: str, budget: float, seconds: Mapping[str, float]) -> set[str]:
-    """Tests that take at most `budget` seconds one after another; first those that nobody has timed yet."""
-    known = {test: test in seconds for test in tests}
-    order = sorted(known, key=lambda test: (known[test], hashlib.sha256(f"{commit} {test}".encode()).digest()))
+def turn(commit: str) -> int:
+    """Whose turn it is, from 0 to 9."""
+    command = ["git", "rev-list", "--count", "--first-parent", commit]
+    return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout) % TURNS
+
+
+def chosen(tests: Iterable[str], commit: str, turn: int, budget: float, seconds: Mapping[str, float]) -> set[str]:
+    """Tests that take at most `budget` seconds one after another.
+
+    First come those that nobody has timed yet, then those whose turn it is, then the others in an order of the commit's
+    own.
+    """
+    tests = list(tests)
+    due = [test for test in tests if test not in seconds]
+    due += _parts([test for test in tests if test in seconds], seconds)[turn]
+    others = sorted(set(tests) - set(due), key=lambda test: _hash(f"{commit} {test}"))
     taken: set[str] = set()
-    for test in order:
+    for test in [*due, *others]:
         cost = seconds.get(test, UNKNOWN)
         if cost <= budget:
             taken.add(test)
             budget -= cost
     return taken
+
+
+def _parts(tests: Iterable[str], seconds: Mapping[str, float]) -> list[list[str]]:
+    """Ten parts that take about as long as each other: the longest tests first, each to where the least is."""
+    parts: list[list[str]] = [[] for _ in range(TURNS)]
+    loads = [0.0] * TURNS
+    for test in sorted(tests, key=lambda test: (-seconds[test], _hash(test))):
+        least = loads.index(min(loads))
+        parts[least].append(test)
+        loads[least] += seconds[test]
+    return parts
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

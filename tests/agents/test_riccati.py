@@ -93,6 +93,7 @@ def test_posterior_sampling_plans_on_one_draw_as_it_is():
     np.testing.assert_allclose(step(models, s, a)[0], s[0] + np.asarray(ensemble.targets.undo(said)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_ledger_tells_what_the_second_update_gained_on_its_models():
     agent, mind, replay = learned(1)
     box = jnp.asarray(TASK.broad[1])

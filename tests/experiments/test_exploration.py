@@ -95,6 +95,7 @@ def test_curves_tell_of_models_what_is_known_of_them():
     assert with_["improvement_pi"] == [None, 0.5] and "value_q" not in with_
 
 
+@pytest.mark.slow
 def test_the_tables_are_the_records(whole, rows):
     records, figures = whole.summary["results"], whole.figures
     finals = [final for record in records for final in record["final"]]
@@ -110,6 +111,7 @@ def test_the_tables_are_the_records(whole, rows):
     assert found == {("psrl", "greedy"): pytest.approx(wins), ("greedy", "psrl"): pytest.approx(1 - wins)}
 
 
+@pytest.mark.slow
 def test_a_finished_cell_is_not_run_again(whole, monkeypatch):
     before = results(whole)
     drawn = {path.name: path.read_bytes() for path in whole.figures.iterdir()}
@@ -157,7 +159,7 @@ class Killed(BaseException):
     """Nothing that anyone answers to."""
 
 
-@pytest.mark.slow(besides="between two commits")
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between two commits", "before the record is kept"])
 def test_killed_it_ends_as_if_it_had_not_been(tmp_path, make, whole, monkeypatch, moment):
     monkeypatch.setattr(run, "PATIENCE", 0.0)

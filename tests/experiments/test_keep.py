@@ -93,6 +93,7 @@ def test_cells_that_another_figure_keeps_are_taken_over_but_replace_nothing(keep
         keep("baselines", [], into, "", [tmp_path / "nowhere"])
 
 
+@pytest.mark.slow
 def test_episodes_that_nothing_reads_are_not_kept_and_figures_stay_as_they_are(keep, tmp_path, curve, record):
     steps, returns = [10, 20, 30, 40, 50, 60], [None, 1.0, None, 3.0, None, None]
     world = {"episode": [0, 1, 2, 3, 4, 5], "env_steps": steps, "return": [5.0] * 6, "eval_return": returns}

@@ -138,6 +138,7 @@ class Killed(BaseException):
     """Nothing that anyone answers to."""
 
 
+@pytest.mark.slow
 def test_variants_that_were_left_at_different_episodes_end_as_if_they_had_not_been(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "PATIENCE", 0.0)
     with monkeypatch.context() as patch:

@@ -278,6 +278,7 @@ def test_the_map_of_coverage_is_that_of_the_last_iteration(tmp_path):
     assert curve.seeds.tolist() == [1] * len(LEVELS)
 
 
+@pytest.mark.slow
 def test_the_data_behind_the_figures_is_that_of_the_lines(tmp_path):
     lines = seed_lines(0, [1.0, 2.0], **DIAGNOSTICS) + seed_lines(4, [3.0, 6.0], **DIAGNOSTICS)
     run = make_run(tmp_path / "run", lines, {})

@@ -202,7 +202,7 @@ def test_values_survive_another_normaliser_and_another_size_of_rewards(linear_ta
     assert again.scale == 5
 
 
-@pytest.mark.slow(besides="svg")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at, kind):
     task = linear_task(steered)

@@ -50,7 +50,7 @@ STEPS = {  # of the policy in an update
     "bptt": 6,
     "mpc": 2 * 4,
 }
-QUICK = ("dyna, sac", "bptt, svg")
+QUICK = ("dyna, sac",)
 
 
 def steered(observation, action, following):

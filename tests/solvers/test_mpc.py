@@ -47,7 +47,7 @@ def solved(linear_task, linear_belief, starts_at, **settings):
     return mpc, *solve(KEY)
 
 
-@pytest.mark.slow(besides="POPLIN-P")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at, kind):
     better = {"learning_rate": 0.01} | KINDS[kind]

@@ -96,6 +96,7 @@ def test_the_bellman_target_is_reward_and_the_worse_twins_soft_value_unless_the_
     np.testing.assert_array_equal(np.asarray(target)[ended], np.asarray(batch.reward)[ended])
 
 
+@pytest.mark.slow
 def test_where_there_are_only_costs_entropy_may_be_worth_more(policy):
     told = dataclasses.replace(PLAIN, polyak=0.1, temperature=0.5, temperature_rate=1e-9)
     sac, blank, actions = SAC(told), jnp.zeros((1, 64, 1)), jnp.linspace(-1, 1, 64).reshape(1, 64, 1)

@@ -200,6 +200,7 @@ def test_a_pointwise_bound_explores_too_little(normalised):
     assert normalised(CDPO(constraint="pointwise")).mean() > 0.2
 
 
+@pytest.mark.slow
 def test_greedy_never_finds_the_end_of_the_chain(normalised, chain_run):
     assert (normalised(Greedy()) > 0.8).all()
     assert regret(chain_run(Greedy()), chain_run(Oracle())).stuck.all()

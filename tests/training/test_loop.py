@@ -403,6 +403,7 @@ def test_interrupted_at_its_end_an_episode_is_not_taken_for_the_one_before(drift
     assert trainer.pupils[0].steps == 0
 
 
+@pytest.mark.slow
 def test_a_mapped_seed_whose_numbers_turn_bad_stops_alone(drift, tiny, together):
     whole, broken = (Trainer(drift, settings(drift, tiny), [0, 1]) for _ in range(2))
     expected = told(whole, 3)

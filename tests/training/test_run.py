@@ -12,6 +12,8 @@ import cdpo
 from cdpo.training.log import Log
 from cdpo.training.store import load_arrays, save_arrays
 
+pytestmark = pytest.mark.slow  # each trains in several processes
+
 
 def state(folder: Path) -> dict[str, np.ndarray]:
     arrays, meta = load_arrays(folder / "checkpoints" / "state.npz")
@@ -48,7 +50,6 @@ POINTS = [
 ]
 
 
-@pytest.mark.slow(besides="before replace 4")
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[2]} {point[1]} {point[3]}")
 def test_killed_and_resumed_it_ends_bit_equal_to_the_run_that_was_not(tmp_path, child, tiny_words, whole, told, point):
     folder = tmp_path / "run"
@@ -86,27 +87,23 @@ def survived(tmp_path, child, told):
     return survive
 
 
-@pytest.mark.slow
 def test_so_it_does_where_agents_learn_within_episodes_after_several_random_ones(survived, tiny_words):
     words = [*tiny_words, "--loop.stretch", "5", "--loop.random", "2", "--dyna.earlier", "2"]
     whole = survived([*words, "--seeds", "2", "--episodes", "4"], 4)
     assert min(pupil.iterations for pupil in cdpo.load(whole)._trainer.pupils) > 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["maac", "svg"])
 def test_so_it_does_by_back_propagation_through_time(survived, tiny_bptt_words, told, kind):
     whole = survived([*tiny_bptt_words, "--bptt.kind", kind, "--episodes", "2"], 2)
     assert {"pi_gradient_norm", "pi_gradient_norm_max", "pi_imagined_return", "pi_kept"} <= told(whole)[-1].keys()
 
 
-@pytest.mark.slow
 def test_so_it_does_by_plans(survived, tiny_mpc_words, told):
     whole = survived([*tiny_mpc_words, "--episodes", "2"], 2)
     assert {"pi_gain", "pi_imitation", "pi_imagined_return", "pi_kept"} <= told(whole)[-1].keys()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", range(6))
 def test_killed_at_random_moments_it_ends_bit_equal(tmp_path, child, tiny_words, whole, told, number):
     folder, chance = tmp_path / "run", random.Random(number)
@@ -116,7 +113,6 @@ def test_killed_at_random_moments_it_ends_bit_equal(tmp_path, child, tiny_words,
     assert_same(folder, whole, told)
 
 
-@pytest.mark.slow
 def test_told_to_go_on_it_equals_the_run_that_was_longer_from_the_start(tmp_path, child, tiny_words, whole, told):
     folder = tmp_path / "run"
     assert child("train", *tiny_words, "--seeds", "2", "--episodes", "2", "--out", str(folder)).returncode == 0
@@ -127,7 +123,6 @@ def test_told_to_go_on_it_equals_the_run_that_was_longer_from_the_start(tmp_path
     assert_same(folder, whole, told)
 
 
-@pytest.mark.slow
 def test_a_seed_has_the_same_bits_in_any_company(tmp_path, child, tiny_words, whole, told):
     folder = tmp_path / "run"
     result = child("train", *tiny_words, "--seed", "1", "--episodes", "3", "--out", str(folder))
@@ -151,7 +146,6 @@ main()
 """
 
 
-@pytest.mark.slow
 def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path, tiny_words, child, whole, told):
     folder = tmp_path / "run"
     words = ["train", *tiny_words, "--seeds", "2", "--episodes", "3", "--out", str(folder)]
@@ -162,7 +156,6 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path, tiny_words,
     assert_same(folder, whole, told)
 
 
-@pytest.mark.slow(besides="flipped")
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "pickle", "gone log", "other shapes"])
 def test_a_damaged_checkpoint_is_one_line_and_nothing_is_lost(tmp_path, child, whole, damage):
     folder = tmp_path / "run"
