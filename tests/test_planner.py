@@ -40,6 +40,7 @@ def test_it_acts_within_bounds_and_equal_episodes_are_acted_equally(planner):
         planner.act(np.zeros(3))
 
 
+@pytest.mark.slow
 def test_a_search_begins_at_what_is_left_of_the_last_plan(planner):
     planner.begin(0)
     nothing = planner._left
@@ -55,11 +56,13 @@ def test_a_search_begins_at_what_is_left_of_the_last_plan(planner):
     assert np.any(np.asarray(planner._left) != going_on)
 
 
+@pytest.mark.slow
 def test_another_planner_of_the_same_seed_does_the_same_and_that_of_another_does_not(agent, planner):
     same, other = (agent[index].planner(**PLANS) for index in (agent.best._index, 1 - agent.best._index))
     assert acts(same, 0) == acts(planner, 0) != acts(other, 0)
 
 
+@pytest.mark.slow
 def test_every_action_is_timed_but_not_the_compilation(agent):
     planner = agent[0].planner(**PLANS)
     assert planner.seconds == []
@@ -142,6 +145,7 @@ def test_the_latency_is_the_mean_and_the_99th_percentile_of_all_steps(folders, c
     assert (second["latency_ms"], second["latency_p99_ms"]) == pytest.approx((38.5, 49.77))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folder", "word"), [("policies", "without a model"), ("sac", "sac learns without a model")])
 def test_without_a_model_there_is_nothing_to_plan_on(folders, capsys, folder, word):
     assert _run(["evaluate", str(folders / folder), "--plan"]) == 2

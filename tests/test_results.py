@@ -87,6 +87,7 @@ def kept(request):
     return request.param, cdpo.load(POLICIES / request.param)
 
 
+@pytest.mark.slow(besides="half-cheetah")
 def test_a_kept_policy_earns_what_is_told_of_it(kept):
     name, agent = kept
     assert agent.task.name == name

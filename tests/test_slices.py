@@ -23,7 +23,12 @@ def test_beyond_those_whose_turn_it_is_they_are_the_commits_own():
     first, again, other = (slices.chosen(SECONDS, commit, 3, 60.0, SECONDS) for commit in (COMMITS[0], *COMMITS[:2]))
     assert first == again != other
     assert slices.chosen(reversed(SECONDS), COMMITS[0], 3, 60.0, SECONDS) == first
-    assert first & other >= slices.chosen(SECONDS, COMMITS[5], 3, sum(SECONDS.values()) / slices.TURNS, SECONDS)
+
+
+def test_all_have_their_turn_in_a_tenth_of_the_time():
+    tenth = sum(SECONDS.values()) / slices.TURNS + max(SECONDS.values())
+    taken = [slices.chosen(SECONDS, COMMITS[0], turn, tenth, SECONDS) for turn in range(slices.TURNS)]
+    assert set().union(*taken) == set(SECONDS)
 
 
 def test_what_nobody_has_timed_runs_before_all_else():

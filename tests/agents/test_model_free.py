@@ -167,7 +167,7 @@ def test_so_do_agents_with_a_model_an_action_for_what_they_see(name):
     np.testing.assert_allclose(by_models(name, Shown).predict(seen, deterministic=True)[0], -seen / 2, atol=0.2)
 
 
-@pytest.mark.slow(besides="sac, Short")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "task", "value"),
     [
@@ -188,7 +188,7 @@ def test_a_time_limit_is_no_end(name, task, value):
 # --- when they learn
 
 
-@pytest.mark.slow(besides="ppo")
+@pytest.mark.slow
 @every_agent
 def test_loaded_again_it_goes_on_to_the_same_bits(name, tmp_path):
     made = agent(name, Delayed, much=0.3, steps=5, horizon=2, **QUIET).learn(4)

@@ -169,6 +169,7 @@ def test_a_task_on_which_no_agent_has_a_model_takes_no_room_among_figures_of_mod
     assert (tmp_path / "ledger.svg").read_text().count("median movement") == 1
 
 
+@pytest.mark.slow
 def test_a_label_names_a_line(tmp_path, records, rows):
     labelled = [{**each, "label": f"{each['agent']}, mine"} for each in records]
     draw_comparison(labelled, tmp_path)

@@ -163,6 +163,7 @@ def test_variants_that_were_left_at_different_episodes_end_as_if_they_had_not_be
     assert order == [(0.6, 2), (0.2, 3), (0.6, 3)]
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_reproduction_cannot_be_made_longer_behind_its_back(whole, capsys):
     from cdpo.cli import _run
 

@@ -152,6 +152,7 @@ def beyond_one(observation, action, following):
     return following[..., 0] > 1
 
 
+@pytest.mark.slow
 def test_nothing_after_a_termination_counts(linear_task, linear_belief, some_policy):
     task = linear_task(short_of_two, beyond_one)
     models = reference_model(linear_belief(task, [[[1.0], [0.0]]]), 1)  # s' = 2 s

@@ -174,6 +174,7 @@ def test_nothing_past_the_reach_of_the_models_is_learned_from_and_every_reach_is
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_as_many_rollouts_of_each_earlier_policy_are_learned_from_and_an_update_leaves_the_one_it_began_with(
     linear_task, linear_belief, some_policy, starts_at
 ):

@@ -89,7 +89,7 @@ def steered_and_chosen(observation, action, following):
     return -(following[..., 0] ** 2) - (action[..., 1] - 0.3) ** 2
 
 
-@pytest.mark.slow(besides="sac")
+@pytest.mark.slow
 @every_learner
 def test_on_an_exact_model_the_policy_finds_the_best_actions(linear_task, linear_belief, starts_at, name):
     task = linear_task(steered_and_chosen, actions=2)

@@ -148,6 +148,7 @@ def test_proposals_survive_another_normaliser(policy):
     np.testing.assert_allclose(far, 0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_noise_does_not_fall_below_its_least(policy):
     narrow = eqx.tree_at(lambda p: p.net.biases[-1], policy, policy.net.biases[-1].at[1].set(-3.0))
     learner = MPO(MPOSettings(hidden=(8,), learning_rate=0.01, deviation_kl=0.1, period=5, deviation=0.3))

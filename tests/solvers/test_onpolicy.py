@@ -207,6 +207,7 @@ def test_the_actor_critic_goes_through_all_minibatches_once(policy):
     assert set(metrics) == {"critic_loss", "value", "log_deviation", "multiplier"}
 
 
+@pytest.mark.slow
 def test_a_critic_learns_from_its_own_models_rollouts_only(policy):
     learner = ActorCritic(ActorCriticSettings(**PLAIN))
     first, second = some_rollouts(policy, 0), some_rollouts(policy, 1)

@@ -98,6 +98,7 @@ def test_nothing_that_follows_an_end_counts(planning):
     assert np.all(np.asarray(plan.worth(course)) < 0)
 
 
+@pytest.mark.slow(besides="parameters-cem")
 @pytest.mark.parametrize("method", ["cem", "mppi"])
 @pytest.mark.parametrize("moves", MOVES)
 def test_what_is_found_is_worth_more_than_what_the_policy_proposes(planning, moves, method):

@@ -84,6 +84,7 @@ def test_equal_keys_find_the_same_and_others_do_not():
 # --- noise
 
 
+@pytest.mark.slow(besides="30-1.0")
 @pytest.mark.parametrize("colour", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("length", [1, 2, 30])
 def test_noise_has_variance_one_at_every_step(colour, length):

@@ -89,7 +89,7 @@ def assert_bound_holds(run):
     assert (entry.error_q >= 0).all() and (entry.error_pi >= 0).all() and (entry.trust >= 0).all()
 
 
-@pytest.mark.slow(besides="cdpo")
+@pytest.mark.slow(besides="psrl")
 @pytest.mark.parametrize("agent", [CDPO(), PSRL(), Greedy()], ids=lambda agent: agent.name)
 def test_bound_holds_in_whole_runs_on_the_chain(agent, chain_run):
     run = chain_run(agent)
