@@ -49,8 +49,8 @@ def chains(told):
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.relative_to(RESULTS).as_posix())
 def test_a_manifest_says_what_is_asked_and_where_every_file_is_from_or_that_it_is_not_known(study):
     told = STUDIES[study]
-    assert told.keys() <= {"asks", "status", "by", "files"} | MADE | MORE
-    assert told["asks"] and told["status"]
+    assert told.keys() <= {"format", "asks", "status", "by", "files"} | MADE | MORE
+    assert told["format"] == 1 and told["asks"] and told["status"]
     for name, chain in chains(told):
         run, file, _ = chain
         assert file.keys() <= {"status", "by"} | MADE | MORE, name

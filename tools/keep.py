@@ -27,7 +27,9 @@ from cdpo.errors import UserError
 from cdpo.experiments import FIGURES
 from cdpo.report.style import house
 from cdpo.runs import RunFolder, write_atomic
+from cdpo.version import checked_format
 
+_FORMAT = 1  # of records.jsonl and manifest.json
 _DIGITS = 9  # of what was measured
 _WORLD = {"episode", "env_steps", "return", "eval_return"}  # columns of curves that need no model
 _MADE = ("commit", "versions", "hardware", "note")  # what is told of a record besides what it is of
@@ -68,6 +70,7 @@ def _describe(into: Path, figure: str, records: Records, new: bool) -> None:
     """Write the manifest: what a person wrote of the study stays, runs and files are those that there are now."""
     path = into / "manifest.json"
     told = json.loads(path.read_text()) if path.exists() else {"asks": FIGURES[figure].shows, "status": "current"}
+    told = {"format": _FORMAT, **told}
     runs: list[dict[str, Any]] = []
     for record in records:  # those that were made alike are told together
         made = {key: record[key] for key in _MADE if key in record}
@@ -90,7 +93,12 @@ def _describe(into: Path, figure: str, records: Records, new: bool) -> None:
 
 def _known(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """The records of a file, if there is one, by their names."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    if not path.exists():
+        return {}
+    manifest = path.with_name("manifest.json")
+    told = json.loads(manifest.read_text()) if manifest.exists() else {}
+    checked_format(manifest, told.get("format", 1), _FORMAT)
+    lines = path.read_text().splitlines()
     return {_name(record): record for record in map(json.loads, lines)}
 
 

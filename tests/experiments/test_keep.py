@@ -71,6 +71,17 @@ def test_what_is_kept_can_be_drawn_again_without_its_folders_and_what_was_writte
     assert {name: (into / name).read_bytes() for name in told["files"]} == before
 
 
+def test_what_a_newer_version_keeps_is_left_alone(keep, tmp_path):
+    into = tmp_path / "kept"
+    keep("tuning", [made(tmp_path / "a", _1=2.0)], into, "aaaaaaa")
+    manifest = into / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 2}))
+    before = {path: path.read_bytes() for path in into.iterdir()}
+    with pytest.raises(UserError, match="install a newer cdpo"):
+        keep("tuning", [made(tmp_path / "b", _3=1.0)], into, "bbbbbbb")
+    assert {path: path.read_bytes() for path in into.iterdir()} == before
+
+
 def test_cells_that_another_figure_keeps_are_taken_over_but_replace_nothing(keep, tmp_path):
     cells = [json.loads(json.dumps(cell.identity)) for cell in FIGURES["baselines"].cells("paper")]
     cell = next(each for each in cells if each["task"] == "pusher")
