@@ -40,7 +40,7 @@ test: lint ## lint, and the quick tests (the others are skipped, with their reas
 	@$(PYTEST)
 
 test-slice: $(EXTRAS) ## the slow tests for which there is time, others at every commit
-	@$(PYTEST) --dist load --slice $$(git rev-parse HEAD)
+	@$(PYTEST) --dist load --slice
 
 test-all: lint $(EXTRAS) ## lint, and every test
 	@$(PYTEST) --all

@@ -20,29 +20,35 @@ MEMORY = 1 << 30  # bytes that a process may have between two files before it fo
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("which tests run (without any of these, those that are not marked slow or extra)")
     group.addoption("--all", action="store_true", help="all tests")
-    group.addoption("--slice", metavar="COMMIT", help="of the slow and extra tests alone, those of this commit")
+    group.addoption("--slice", action="store_true", help="of the slow and extra tests alone, those of this commit")
     group.addoption("--seconds", type=float, default=slices.BUDGET, help="that a slice may take in one process")
     group.addoption("--record", action="store_true", help="keep what slow tests take in tests/durations.json")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set before anything imports JAX, in every worker and for the processes that tests begin."""
+    """Set before anything imports JAX, in each process that tests, and for those that tests begin."""
+    if config.getoption("numprocesses", None):  # the workers inherit what is set here
+        return
     flags = []
     if "PYTEST_XDIST_WORKER" in os.environ:  # two workers that each take every core spin against each other
         flags.append("--xla_cpu_multi_thread_eigen=false")
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if _quick(config) and version("jax").startswith("0.10."):  # later ones do not know the flag, and would abort
         flags.append("--xla_cpu_use_fusion_emitters=false")  # a third of what compiling costs; slow tests have them
-    os.environ.setdefault("XLA_FLAGS", " ".join(flags))
+    if flags:
+        os.environ.setdefault("XLA_FLAGS", " ".join(flags))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     slow = [item for item in items if _is_slow(item) or "extra" in item.keywords]
     for item in slow:
         item.user_properties.append(("slow", True))
-    if commit := config.getoption("--slice"):
+    if config.getoption("--slice"):
         tests = [item.nodeid for item in slow]
-        kept = slices.chosen(tests, commit, slices.turn(commit), config.getoption("--seconds"), slices.recorded())
+        try:
+            kept = slices.chosen(tests, *slices.here(), config.getoption("--seconds"), slices.recorded())
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
     elif _quick(config):
@@ -52,22 +58,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Recorder:
-    """Seconds of every slow test that passed, of all workers."""
+    """Seconds of every slow test of all workers, kept if none failed."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if ("slow", True) in report.user_properties and not report.skipped:
+        if ("slow", True) in report.user_properties:
             self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
 
-    def pytest_sessionfinish(self) -> None:
-        slices.record(self.seconds)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus == pytest.ExitCode.OK:
+            slices.write(slices.record(self.seconds, slices.recorded()))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if session.config.getoption("--record") and "PYTEST_XDIST_WORKER" not in os.environ:
-        session.config.pluginmanager.register(Recorder())
+    config = session.config
+    if config.getoption("--record") and "PYTEST_XDIST_WORKER" not in os.environ:
+        if not config.getoption("--all"):
+            raise pytest.UsageError("--record is of whole files: give --all, and files if not all of them")
+        config.pluginmanager.register(Recorder())
 
 
 def _quick(config: pytest.Config) -> bool:
@@ -114,7 +124,7 @@ def compiled_soon() -> Iterator[None]:
 
 @pytest.fixture
 def compiled_well() -> Iterator[None]:
-    """As users have it, of quick tests as well."""
+    """For loops that are long, of quick tests as well."""
     yield from _optimised(True)
 
 
@@ -122,9 +132,14 @@ def _optimised(much: bool) -> Iterator[None]:
     import jax
 
     before = jax.config.read("jax_disable_most_optimizations")
+    if before is not much:  # it is so already
+        yield
+        return
+    jax.clear_caches()  # a program is not compiled again because it was compiled otherwise
     jax.config.update("jax_disable_most_optimizations", not much)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

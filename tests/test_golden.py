@@ -143,7 +143,7 @@ def test_an_agent_of_an_earlier_version_is_what_it_was_and_learns_on(unpacked, c
 def test_a_training_run_that_was_interrupted_in_an_earlier_version_goes_on_where_it_was(unpacked, name):
     folder, whole = RunFolder.open(unpacked(name)), told(name)["records"]
     task = task_of(folder)
-    _, meta = load_arrays(folder.path / "checkpoints" / STATE)
+    _, meta = load_arrays(folder.path / "checkpoints" / STATE, renamed)
     records = folder.records()
     assert meta["episode"] * len(meta["pupils"]) == len(records) < len(whole)
     for pupil in meta["pupils"]:

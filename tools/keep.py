@@ -32,7 +32,7 @@ from cdpo.version import checked_format
 _FORMAT = 1  # of records.jsonl and manifest.json
 _DIGITS = 9  # of what was measured
 _WORLD = {"episode", "env_steps", "return", "eval_return"}  # columns of curves that need no model
-_MADE = ("commit", "versions", "hardware", "note")  # what is told of a record besides what it is of
+_MADE = ("date", "commit", "versions", "hardware", "note")  # what is told of a record besides what it is of
 
 
 def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequence[Path] = ()) -> Records:
@@ -46,7 +46,7 @@ def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequen
         folder = RunFolder.open(path)
         if folder.config.get("figure") != figure:
             raise UserError(f"{str(path)!r} is no reproduction of {figure}; name its folder")
-        made = {"commit": commit, "versions": folder.config["versions"]}
+        made = {"date": date.today().isoformat(), "commit": commit, "versions": folder.config["versions"]}
         known |= {_name(record): _short(record) | made for record in folder.records()}
     for path in also:
         theirs = _known(path / "records.jsonl")
@@ -62,11 +62,11 @@ def keep(figure: str, folders: list[Path], into: Path, commit: str, also: Sequen
     for path in drawn:
         if path.suffix == ".png":  # the same picture as its .svg
             path.unlink()
-    _describe(into, figure, records, new=bool(folders or also))
+    _describe(into, figure, records)
     return records
 
 
-def _describe(into: Path, figure: str, records: Records, new: bool) -> None:
+def _describe(into: Path, figure: str, records: Records) -> None:
     """Write the manifest: what a person wrote of the study stays, runs and files are those that there are now."""
     path = into / "manifest.json"
     told = json.loads(path.read_text()) if path.exists() else {"asks": FIGURES[figure].shows, "status": "current"}
@@ -82,7 +82,7 @@ def _describe(into: Path, figure: str, records: Records, new: bool) -> None:
     whole = {cell.identity["task"] for cell in FIGURES[figure].cells("paper")} == set(tasks)
     files = {file.name: told.get("files", {}).get(file.name, {}) for file in sorted(into.iterdir()) if file != path}
     told = {key: value for key, value in told.items() if key != "files"} | {
-        "date": date.today().isoformat() if new else told.get("date"),
+        "date": told.get("date", date.today().isoformat()),
         "command": f"cdpo reproduce {figure} --scale paper" + ("" if whole else " --tasks " + " ".join(tasks)),
         "settings": "records.jsonl",
         "runs": runs,

@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
 COPIED = ("src", "tests", "tools", "pyproject.toml")
+PATIENCE = 1800  # seconds
 PASSED, FAILED = 0, 1  # pytest's exit codes; any other is no verdict
 
 
@@ -80,8 +81,11 @@ class Copy:
     def fails(self, tests: Iterable[str]) -> str:
         """What pytest says of the first of these tests that fails; nothing if all pass."""
         options = ["-x", "-q", "--all", "-p", "no:cacheprovider", f"--basetemp={self._temporary}"]
-        done = self._python("-m", "pytest", *options, *tests)
-        if done.returncode not in (PASSED, FAILED):
+        try:
+            done = self._python("-m", "pytest", *options, *tests)
+        except subprocess.TimeoutExpired:
+            return f"no end after {PATIENCE} s"
+        if done.returncode not in (PASSED, FAILED) or "error during collection" in done.stdout:
             raise Stale(f"pytest has no verdict:\n{done.stdout}{done.stderr}")
         return done.stdout if done.returncode == FAILED else ""
 
@@ -103,7 +107,12 @@ class Copy:
 
     def _python(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *words], cwd=self.path, env=self._environment, capture_output=True, text=True
+            [sys.executable, *words],
+            cwd=self.path,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
 
 

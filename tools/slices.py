@@ -1,67 +1,88 @@
 """Which of the slow tests run at a commit: a tenth of them by turns, and of the others as many as there is time for.
 
-`tests/durations.json` has the seconds that each takes (`make durations`). Turns follow the commits of the first parent:
-if each landing is one of these, ten landings see every test. What else there is time for is drawn by the commit's hash.
+`tests/durations.json` has the turn of each test and the seconds that it takes (`make durations`). Turns follow the
+commits of the first parent: if each landing is one of these, ten landings see every test. What else there is time for
+is drawn by the commit's hash.
 """
 
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / "tests" / "durations.json"
 TURNS = 10
-BUDGET = 1200.0  # seconds of tests one after another, which is half as long for two workers
+BUDGET = 1500.0  # seconds of tests one after another, which is half as long for two workers
 UNKNOWN = 60.0  # seconds, of a test that is not in the file yet
 
-
-def recorded() -> dict[str, float]:
-    """Seconds by test."""
-    return json.loads(DURATIONS.read_text())
+Durations = Mapping[str, tuple[int, float]]  # turn and seconds of each test
 
 
-def record(seconds: Mapping[str, float]) -> None:
-    """Keeps what all the slow tests took."""
-    rounded = {test: round(seconds[test], 1) for test in sorted(seconds)}
-    DURATIONS.write_text(json.dumps(rounded, indent=0, ensure_ascii=False) + "\n")
+def recorded() -> Durations:
+    """What is in the file."""
+    return {test: (turn, seconds) for test, (turn, seconds) in json.loads(DURATIONS.read_text()).items()}
 
 
-def turn(commit: str) -> int:
-    """Whose turn it is, from 0 to 9."""
-    command = ["git", "rev-list", "--count", "--first-parent", commit]
-    return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout) % TURNS
+def record(seconds: Mapping[str, float], before: Durations) -> dict[str, tuple[int, float]]:
+    """What tests took, and what is known of other files. Tests keep their turns; new ones go where least is."""
+    files = {_file(test) for test in seconds}
+    known = {test: each for test, each in before.items() if _file(test) not in files}
+    known |= {test: (before[test][0], round(took, 1)) for test, took in seconds.items() if test in before}
+    for test in sorted(seconds.keys() - before.keys(), key=lambda test: (-seconds[test], test)):
+        loads = [sum(took for turn, took in known.values() if turn == each) for each in range(TURNS)]
+        known[test] = loads.index(min(loads)), round(seconds[test], 1)
+    return dict(sorted(known.items()))
 
 
-def chosen(tests: Iterable[str], commit: str, turn: int, budget: float, seconds: Mapping[str, float]) -> set[str]:
-    """Tests that take at most `budget` seconds one after another.
+def write(durations: Durations) -> None:
+    """Into the file, a line for each test."""
+    lines = (f" {json.dumps(test, ensure_ascii=False)}: {json.dumps(each)}" for test, each in durations.items())
+    DURATIONS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
-    First come those that nobody has timed yet, then those whose turn it is, then the others in an order of the commit's
-    own.
+
+def here() -> tuple[str, int]:
+    """The commit, and whose turn it is; without a whole history its hash says so, and without any the day's."""
+    commit = _git("rev-parse", "HEAD") or date.today().isoformat()
+    count = _git("rev-list", "--count", "--first-parent", "HEAD")
+    if not count or _git("rev-parse", "--is-shallow-repository") != "false":
+        return commit, _turn(commit)
+    return commit, int(count) % TURNS
+
+
+def chosen(tests: Collection[str], commit: str, turn: int, budget: float, durations: Durations) -> set[str]:
+    """Tests that take at most `budget` seconds one after another; a ValueError if those whose turn it is take longer.
+
+    After these come others that nobody has timed yet, and then the rest, both in an order of the commit's own.
     """
-    tests = list(tests)
-    due = [test for test in tests if test not in seconds]
-    due += _parts([test for test in tests if test in seconds], seconds)[turn]
-    others = sorted(set(tests) - set(due), key=lambda test: _hash(f"{commit} {test}"))
-    taken: set[str] = set()
-    for test in [*due, *others]:
-        cost = seconds.get(test, UNKNOWN)
-        if cost <= budget:
+    cost = {test: durations[test][1] if test in durations else UNKNOWN for test in tests}
+    taken = {test for test in tests if (durations[test][0] if test in durations else _turn(test)) == turn}
+    budget -= sum(cost[test] for test in taken)
+    if budget < 0:
+        raise ValueError(f"tests whose turn it is take {-budget:.0f} s too long; run: make durations")
+    for test in sorted(set(tests) - taken, key=lambda test: (test in durations, _hash(f"{commit} {test}"))):
+        if cost[test] <= budget:
             taken.add(test)
-            budget -= cost
+            budget -= cost[test]
     return taken
 
 
-def _parts(tests: Iterable[str], seconds: Mapping[str, float]) -> list[list[str]]:
-    """Ten parts that take about as long as each other: the longest tests first, each to where the least is."""
-    parts: list[list[str]] = [[] for _ in range(TURNS)]
-    loads = [0.0] * TURNS
-    for test in sorted(tests, key=lambda test: (-seconds[test], _hash(test))):
-        least = loads.index(min(loads))
-        parts[least].append(test)
-        loads[least] += seconds[test]
-    return parts
+def _git(*words: str) -> str:
+    """What git says; nothing where it cannot."""
+    try:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _turn(text: str) -> int:
+    return int.from_bytes(_hash(text)) % TURNS
 
 
 def _hash(text: str) -> bytes:

@@ -333,14 +333,8 @@ def test_with_linear_models_a_trainer_that_is_restored_goes_on_to_the_same_bits(
 
 
 @pytest.fixture
-def compiled_alike():
+def compiled_alike(compiled_soon):
     """With optimisation two programs round differently, and what a search keeps may turn on it."""
-    jax.clear_caches()
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-    jax.clear_caches()
 
 
 @pytest.mark.slow

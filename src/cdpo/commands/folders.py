@@ -49,7 +49,11 @@ class Resume:
             raise UserError("--episodes is for training runs; this one is tabular")
         if (folder.path / "summary.json").exists():
             raise UserError(f"{str(self.folder)!r} has finished; there is nothing to go on with")
-        finish_tabular(folder, Tabular.from_json(config).cells())
+        try:
+            cells = Tabular.from_json(config).cells()
+        except UserError as error:
+            raise UserError(f"{str(self.folder)!r} cannot go on: {error}") from error
+        finish_tabular(folder, cells)
         return None
 
 

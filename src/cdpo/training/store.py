@@ -76,11 +76,11 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[s
 
 
 def load_arrays(
-    path: str | Path, renamed: Callable[[str, int], str] = lambda name, version: name
+    path: str | Path, renamed: Callable[[str, int], str] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays and the meta of `save_arrays`; a UserError if the file is anything but what that wrote.
 
-    `renamed` gives the names of today for those in a file of an earlier version.
+    `renamed` gives the names of today for those in a file of an earlier version; without it there may be none.
     """
     with open_saved(path) as file:
         start = file.read(30 + len(_META))  # a zip's first member: 30 bytes of header, then its name
@@ -97,6 +97,10 @@ def load_arrays(
             raise
         except Exception as error:  # on bytes made up to confuse it, zipfile raises a dozen kinds
             raise damaged(path, "its contents do not fit together") from error
+    if renamed is None:
+        if version < VERSION:
+            raise ValueError(f"{str(path)!r} has format {version}, and nothing to rename its arrays by")
+        return arrays, meta
     current = {renamed(name, version): array for name, array in arrays.items()}
     if len(current) < len(arrays):
         raise damaged(path, "two of its arrays have one name")
