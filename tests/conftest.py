@@ -35,8 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if _quick(config) and version("jax").startswith("0.10."):  # later ones do not know the flag, and would abort
         flags.append("--xla_cpu_use_fusion_emitters=false")  # a third of what compiling costs; slow tests have them
-    if flags:
-        os.environ.setdefault("XLA_FLAGS", " ".join(flags))
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
