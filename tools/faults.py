@@ -22,7 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,12 @@ def make(name: str, count: int | None, seed: int) -> Tally:
     return tally
 
 
+def apart(name: str, count: int | None, seed: int) -> Tally:
+    """The same in a process of its own: some compute, and processes that have do not take kindly to forks."""
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        return pool.submit(make, name, count, seed).result()
+
+
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
     """In memory where that can be: nothing here waits for a disk, whose part is played by `attacks.disk`."""
@@ -127,7 +135,7 @@ def main() -> int:
         if name not in ATTACKS:
             parser.error(f"unknown attack {name!r} (known: {', '.join(ATTACKS)})")
     seed = random.randrange(10**6) if told.seed is None else told.seed
-    tallies = [make(name, told.count, seed) for name in told.attacks or ATTACKS]
+    tallies = [apart(name, told.count, seed) for name in told.attacks or ATTACKS]
     print(table(tallies))
     if told.keep:
         keep(tallies)

@@ -1,0 +1,44 @@
+"""What a reader may answer to files that are not what cdpo wrote: one line of ours, or what they would give undamaged."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cdpo.errors import UserError
+
+LIMIT = 10  # seconds
+
+
+class Slow(BaseException):
+    """It took longer than anybody waits."""
+
+
+@contextlib.contextmanager
+def in_time(seconds: int = LIMIT) -> Iterator[None]:
+    """Ended if it takes longer."""
+
+    def stop(*_: object) -> None:
+        raise Slow
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def wrong_answer(read: Callable[[], Any], accepted: Callable[[Any], bool]) -> str | None:
+    """What is wrong with what a reader answers, if it is neither accepted nor a mistake told in one line."""
+    try:
+        with in_time():
+            found = read()
+    except UserError as error:
+        return None if str(error).isprintable() else f"its message is no printable line: {str(error)[:200]!r}"
+    except Slow:
+        return f"it took longer than {LIMIT} s"
+    except BaseException as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return None if accepted(found) else f"it was taken for {repr(found)[:100]}"
