@@ -15,30 +15,30 @@ class Slow(BaseException):
 
 
 @contextlib.contextmanager
-def in_time(seconds: int = LIMIT) -> Iterator[None]:
+def in_time(seconds: float) -> Iterator[None]:
     """Ended if it takes longer."""
 
     def stop(*_: object) -> None:
         raise Slow
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
-def wrong_answer(read: Callable[[], Any], accepted: Callable[[Any], bool]) -> str | None:
+def wrong_answer(read: Callable[[], Any], accepted: Callable[[Any], bool], limit: float = LIMIT) -> str | None:
     """What is wrong with what a reader answers, if it is neither accepted nor a mistake told in one line."""
     try:
-        with in_time():
+        with in_time(limit):
             found = read()
     except UserError as error:
         return None if str(error).isprintable() else f"its message is no printable line: {str(error)[:200]!r}"
     except Slow:
-        return f"it took longer than {LIMIT} s"
+        return f"it took longer than {limit:.0f} s"
     except BaseException as error:
         return f"{type(error).__name__}: {str(error)[:200]}"
     return None if accepted(found) else f"it was taken for {repr(found)[:100]}"
