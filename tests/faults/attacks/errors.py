@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from attacks.base import FAULT, MISTAKE, Child
 from attacks.calls import Call, Calls, crash, fail
 from attacks.crashes import count_calls
-from attacks.world import WORDS, World, difference, resume, stubbed, train, work
+from attacks.world import WORDS, World, resume, train, work
 
 REFUSED = ("ENOSPC", "EIO", "EDQUOT", "EMFILE", "EROFS", "EPIPE")
 
@@ -51,11 +51,8 @@ class Errors:
         # What cannot be opened or made at all may be the user's mistake: a folder of somebody else's.
         if ended.code and not (ended.in_one_line and ended.code in (FAULT, MISTAKE)):
             return f"{what}: {ended}"
-        if ended.code == 0:  # it was an error that does no harm
-            with stubbed():
-                wrong = difference(run, self.world.whole)
-        else:
-            wrong = self.world.finished(run)
+        # Some errors do no harm.
+        wrong = self.world.finished(run) if ended.code else self.world.difference(run)
         return f"{what}: {wrong}" if wrong else None
 
     def _without_output(self, run: Path) -> str | None:

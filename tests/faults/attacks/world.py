@@ -197,40 +197,44 @@ def told(folder: Path) -> dict[str, Any]:
     }
 
 
-def difference(folder: Path, wanted: dict[str, Any]) -> str | None:
-    """What a run tells otherwise than one that nobody attacked."""
-    found = told(folder)
-    wrong = [name for name in wanted if found[name] != wanted[name]]
-    left = [path.name for path in folder.rglob(".cdpo-*.tmp")]
-    if wrong:
-        return f"its {', '.join(wrong)} differ"
-    return f"{left[0]} is left over" if left else None
-
-
 class World:
     """Runs that nobody attacked, by which others are known."""
 
     def __init__(self, home: Path) -> None:
         for words in (WORDS, ["resume", "folder"], ["resume", "folder", "--episodes", str(MORE)]):
             _parsed(tuple(words))  # here, once for all processes
-        for name, more in (("whole", 0), ("longer", MORE)):
-            ended = train(home / name)
+        self.folder, longer = home / "whole", home / "longer"
+        for ended in (self.train(self.folder), self.train(longer), self.resume(longer, MORE)):
             assert ended.code == 0, ended
-            if more:
-                assert resume(home / name, more).code == 0
-        self.folder = home / "whole"
+        self.whole, self.longer = self.told(self.folder), self.told(longer)
+
+    def train(self, folder: Path, **options: Any) -> Ended:
+        return train(folder, **options)
+
+    def resume(self, folder: Path, more: int = 0, **options: Any) -> Ended:
+        return resume(folder, more, **options)
+
+    def told(self, folder: Path) -> dict[str, Any]:
         with stubbed():
-            self.whole, self.longer = told(home / "whole"), told(home / "longer")
+            return told(folder)
 
     def finished(self, folder: Path, more: int = 0) -> str | None:
         """What is wrong with a run that was attacked, after it was told to go on to its end."""
         started = (folder / "config.json").exists()
-        ended = resume(folder) if started else train(folder)
+        ended = self.resume(folder) if started else self.train(folder)
         if ended.code and "has finished" not in ended.err:
             return f"going on ends in {ended}"
         if more and json.loads((folder / "config.json").read_text())["episodes"] == EPISODES:
-            ended = resume(folder, more)  # it was attacked before it was known that there should be more
+            ended = self.resume(folder, more)  # it was attacked before it was known that there should be more
             if ended.code:
                 return f"going on for longer ends in {ended}"
-        with stubbed():
-            return difference(folder, self.longer if more else self.whole)
+        return self.difference(folder, more)
+
+    def difference(self, folder: Path, more: int = 0) -> str | None:
+        """What a run tells otherwise than the one that nobody attacked."""
+        found, wanted = self.told(folder), self.longer if more else self.whole
+        wrong = [name for name in wanted if found[name] != wanted[name]]
+        left = [path.name for path in folder.rglob(".cdpo-*.tmp")]
+        if wrong:
+            return f"its {', '.join(wrong)} differ"
+        return f"{left[0]} is left over" if left else None
