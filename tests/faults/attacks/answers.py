@@ -1,8 +1,11 @@
 """What a reader may answer to files that are not what cdpo wrote: one line of ours, or what they would give undamaged."""
 
 import contextlib
+import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from cdpo.errors import UserError
@@ -28,6 +31,12 @@ def in_time(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def limit_memory(more: int) -> None:
+    """This process may take so many bytes more than it has, and no others."""
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def wrong_answer(read: Callable[[], Any], accepted: Callable[[Any], bool], limit: float = LIMIT) -> str | None:

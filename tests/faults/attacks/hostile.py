@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import time
 import zipfile
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
-from attacks.answers import LIMIT, wrong_answer
+from attacks.answers import LIMIT, limit_memory, wrong_answer
 from attacks.base import Child
 
 import cdpo
@@ -104,8 +103,7 @@ class Reader:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_disable_most_optimizations", True)
         cdpo.load(self._home / "sac" / "run")  # whatever is compiled and mapped once
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+        limit_memory(MEMORY)
         while True:
             try:
                 reader, folder = here.recv()

@@ -123,8 +123,11 @@ def _parse(words: Sequence[str]) -> Any:
 
 
 @contextlib.contextmanager
-def stubbed(patience: float = 0.0, pause: float = 0.0) -> Iterator[None]:
-    """Here commands and `cdpo.load` have trainers that take no time, and commit after `patience` seconds."""
+def stubbed(patience: float = 0.0, pause: float = 0.0, figures: bool = False) -> Iterator[None]:
+    """Here commands and `cdpo.load` have trainers that take no time, and commit after `patience` seconds.
+
+    Figures are drawn only if that is said, as it takes longer than all the rest.
+    """
 
     def together(trainers: Sequence[Stub], *, last: bool = False) -> list[Lived]:
         return [trainer.advance(last=last) for trainer in trainers]
@@ -132,7 +135,7 @@ def stubbed(patience: float = 0.0, pause: float = 0.0) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in {
             "cdpo.commands.training.Trainer": Stub,
-            "cdpo.commands.training.write_figures": lambda folder: [],
+            **({} if figures else {"cdpo.commands.training.write_figures": lambda folder: []}),
             "cdpo.api.Trainer": Stub,
             "cdpo.training.run.advance_together": together,
             **{f"cdpo.training.{module}.{name}": dict for module in ("run", "config") for name in ("versions", "hardware")},
@@ -151,12 +154,12 @@ def cdpo_main(*words: str) -> None:
         cli.main()
 
 
-def command(*words: str, within: Callable[[], Any] = contextlib.nullcontext, **world: float) -> Ended:
+def command(*words: str, within: Callable[[], Any] = contextlib.nullcontext, **world: Any) -> Ended:
     """A command in a process of its own, in this world, and within a context that attacks it."""
     return run(work(*words, within=within, **world))
 
 
-def work(*words: str, within: Callable[[], Any] = contextlib.nullcontext, **world: float) -> Callable[[], None]:
+def work(*words: str, within: Callable[[], Any] = contextlib.nullcontext, **world: Any) -> Callable[[], None]:
     """The same, for a process that is not waited for."""
 
     def do() -> None:
