@@ -1,7 +1,7 @@
 """Agents as objects: `cdpo.CDPO(task).learn(episodes=20)`."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,18 +12,20 @@ import numpy as np
 from cdpo.agents import ModelBased, ModelMind, Planner
 from cdpo.dynamics.models import Belief, sampled_models
 from cdpo.errors import UserError
+from cdpo.files import quoted
 from cdpo.progress import Progress
 from cdpo.runs import RunFolder, check_free
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task, find_task
+from cdpo.training.checkpoints import FOLDER, POLICY, go_on, has_state, policies
 from cdpo.training.collect import evaluation
-from cdpo.training.config import run_config, seed_numbers, settings_of, task_of
-from cdpo.training.loop import Record, Trainer
+from cdpo.training.config import records_of, run_config, seed_numbers, seeds_of, settings_of, task_of
+from cdpo.training.loop import Lived, Record, Trainer
 from cdpo.training.presets import build_settings, preset
-from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, returns_note, summarise
-from cdpo.training.schema import names, renamed
+from cdpo.training.run import Journal, returns_note, summarise
+from cdpo.training.schema import names
 from cdpo.training.settings import Settings
-from cdpo.training.store import flatten, load_arrays, restore, save_arrays
+from cdpo.training.store import flatten, restore, save_arrays
 
 # At decision time a plan is made for one state and not for many: it can be searched for more thoroughly.
 _DECIDING = {"candidates": 64, "elites": 8, "iterations": 3}
@@ -92,18 +94,23 @@ class DeepAgent:
             raise UserError(f"episodes must be at least 1, not {episodes}")
         last = max(self._trainer.episode - 1, 0) + episodes
         self.settings.loop.check_learns(last)
+        self._since = time.monotonic()
         with Progress() as display:
             task = display.task(f"{self.task.name}, {self.rule}", last + 1) if progress else None
             while self._trainer.episode <= last and self._trainer.going:
-                began = time.monotonic()
-                lived = self._trainer.advance(last=self._trainer.episode == last)
-                self._wall += time.monotonic() - began
-                self.records += [{**record, "wall_s": round(self._wall, 3)} for record in lived.records]
+                lived = self._trainer.advance(last=self._trainer.episode == last, keep=self._keep)
                 if task is not None:
                     task.advance(note=returns_note(lived.records))
             if task is not None:
                 task.done()
         return self
+
+    def _keep(self, lived: Lived) -> None:
+        """The records of an episode; its time is that since the one before, or since `learn` began."""
+        now = time.monotonic()
+        self._wall += now - self._since
+        self._since = now
+        self.records += [{**record, "wall_s": round(self._wall, 3)} for record in lived.records]
 
     def __len__(self) -> int:
         """The number of seeds."""
@@ -154,21 +161,22 @@ class DeepAgent:
         if policy_only or self._policy_only:
             return self._save_policies(path, slice(None))
         folder = self._new_folder(path, self.seeds)
-        kept = Journal(folder, self._trainer)
-        try:
-            kept.adopt(self.records)
-        finally:
-            kept.close()
-        folder.write_summary(summarise(folder, self._trainer, self._wall))
+        with folder.writing():
+            kept = Journal(folder, self._trainer)
+            try:
+                kept.adopt(self.records)
+            finally:
+                kept.close()
+            folder.write_summary(summarise(folder, self._trainer, self._wall))
         return folder.path
 
     def _save_policies(self, path: str | Path, which: slice) -> Path:
         """Those of some seeds, with nothing else."""
         folder = self._new_folder(path, self.seeds[which])
-        (folder.path / "checkpoints").mkdir()
-        policies = jax.tree.map(lambda leaf: leaf[which], self._trainer.minds().policy)
+        policy = jax.tree.map(lambda leaf: leaf[which], self._trainer.minds().policy)
         evaluated = {"evaluated": [pupil.evaluated for pupil in self._trainer.pupils[which]]}
-        save_arrays(folder.path / "checkpoints" / POLICY, flatten(policies, names), evaluated)
+        with folder.writing():
+            save_arrays(folder.folder(FOLDER) / POLICY, flatten(policy, names), evaluated)
         return folder.path
 
     def _new_folder(self, path: str | Path, seeds: Sequence[int]) -> RunFolder:
@@ -356,42 +364,28 @@ def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> De
     `task` must be given again if it was an environment or a function and not a name, or a name with a module to import.
     """
     folder = RunFolder.open(path)
-    config = folder.config
-    settings = settings_of(folder)
-    found = task_of(folder) if task is None else find_task(task, horizon=config.get("horizon"))
+    config, settings = folder.config, settings_of(folder)
+    seeds, (arrays, evaluated) = seeds_of(folder), policies(folder)
+    if len(evaluated) != len(seeds):  # before anything is made for each of them
+        told = f"{len(evaluated)} seeds, and its config.json says {len(seeds)}"
+        raise UserError(f"{quoted(path)} holds {told}; restore a copy of it")
     word = config.get("task") if task is None else None
-    seeds = config.get("seeds")
-    if not isinstance(seeds, int) or not isinstance(config.get("seed"), int):
-        raise UserError(f"{str(path)!r} has no seeds in its config.json; start the run again elsewhere")
     kind = AGENTS[settings.rule.name]
-    agent = kind.__new__(kind)._begin(found, word, settings, str(config.get("preset")), seeds, config["seed"])
-    checkpoints = folder.path / "checkpoints"
-    if policy_only or not (checkpoints / STATE).exists():
+    preset = str(config.get("preset"))
+    agent = kind.__new__(kind)._begin(task_of(folder, task), word, settings, preset, len(seeds), seeds[0])
+    if policy_only or not has_state(folder):
         agent._policy_only = True
-        _read_policy(checkpoints, agent._trainer)
+        _adopt_policy(agent._trainer, arrays, evaluated)
         return agent
-    agent._wall = read_checkpoint(folder, agent._trainer)["wall_s"]
-    agent.records = [record for record in folder.records() if record["episode"] < agent.episodes]
+    agent._wall = go_on(folder, agent._trainer).wall
+    agent.records = [record for record in records_of(folder) if record["episode"] < agent.episodes]
     return agent
 
 
-def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
-    """The policies alone, of a whole checkpoint or of one that holds nothing else."""
+def _adopt_policy(trainer: Trainer, arrays: Mapping[str, np.ndarray], evaluated: Sequence[float | None]) -> None:
+    """The policies alone."""
     minds = trainer.minds()
-    if (checkpoints / STATE).exists():
-        arrays, meta = load_arrays(checkpoints / STATE, renamed)
-        mark = "policy."
-        arrays = {name.removeprefix(mark): array for name, array in arrays.items() if name.startswith(mark)}
-        evaluated = [pupil.get("evaluated") for pupil in meta.get("pupils", [])]
-    elif (checkpoints / POLICY).exists():
-        arrays, meta = load_arrays(checkpoints / POLICY, renamed)
-        evaluated = meta.get("evaluated", [])
-    else:
-        raise UserError(f"{str(checkpoints.parent)!r} has no checkpoint yet; train it first")
     policy = restore(minds.policy, arrays, names)
     none = [np.zeros((0, trainer.row_width), np.float32)] * len(trainer.pupils)
-    known = [value if isinstance(value, float) else None for value in evaluated]
-    if len(known) != len(trainer.pupils):
-        raise UserError(f"{str(checkpoints.parent)!r} holds other seeds than its config.json says; restore a copy")
-    told = [{"steps": 0, "iterations": 0, "evaluated": value, "stopped": None} for value in known]
+    told = [{"steps": 0, "iterations": 0, "evaluated": value, "stopped": None} for value in evaluated]
     trainer.restore(0, minds._replace(policy=policy), none, told)
