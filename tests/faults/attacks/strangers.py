@@ -46,7 +46,7 @@ FILES = {
 }
 FOLDERS = ("checkpoints", "figures")
 COMMANDS = ("resume", "resume", "longer", "longer", "report", "load", "policy", "save", "train", "evaluate")
-LINKS = ("to a file", "to its likeness", "to nothing", "to a folder")
+LINKS = ("to a file", "to its likeness", "to nothing", "to a folder", "a second name")
 THINGS = ("pipe", "socket", "device", "the other kind", "closed to all")
 OTHERS = ("odd names", "modules", "a named module")
 
@@ -90,7 +90,8 @@ def _leak(folder: Path, ended: Ended) -> str | None:
     if SECRET in ended.out + ended.err:
         return "the secret is said"
     for path in folder.rglob("*"):
-        if "victim" not in path.parts and stat.S_ISREG(path.lstat().st_mode) and SECRET.encode() in path.read_bytes():
+        ours = "victim" not in path.parts and stat.S_ISREG(path.lstat().st_mode) and path.stat().st_nlink == 1
+        if ours and SECRET.encode() in path.read_bytes():
             return f"the secret is in {path.name}"
     return None
 
@@ -152,6 +153,8 @@ def _put(place: Path, victim: Path, kind: str, run: Path) -> None:
     match kind:
         case "to a file":
             place.symlink_to(victim / "file")
+        case "a second name":
+            os.link(victim / "file", place)
         case "to nothing":
             place.symlink_to(victim / "made")
         case "to a folder":

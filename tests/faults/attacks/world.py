@@ -129,8 +129,11 @@ def stubbed(patience: float = 0.0, pause: float = 0.0, figures: bool = False) ->
     Figures are drawn only if that is said, as it takes longer than all the rest.
     """
 
-    def together(trainers: Sequence[Stub], *, last: bool = False) -> list[Lived]:
-        return [trainer.advance(last=last) for trainer in trainers]
+    def together(trainers: Sequence[Stub], *, last: bool = False, keep: Any = None) -> list[Lived]:
+        lived = [trainer.advance(last=last) for trainer in trainers]
+        if keep is not None:
+            keep(lived)
+        return lived
 
     with contextlib.ExitStack() as stack:
         for name, value in {
