@@ -12,7 +12,7 @@ _OPEN = open
 
 
 class Disk:
-    """Follows the calls of one process: contents are on the disk after fsync of the file, names after that of the folder.
+    """Follows the calls of one process: contents are on the disk after fsync of a file, names after that of a folder.
 
     Of what is not, a part may be there: of bytes and of changed names the first few, in the order they were made.
     """

@@ -1,5 +1,6 @@
 """JSON that a stranger made up: refused in one line, and in no time or memory, or read for what it says."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -13,10 +14,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import cdpo
 from attacks.answers import LIMIT, limit_memory, wrong_answer
 from attacks.base import Child
-
-import cdpo
 from cdpo.commands.folders import Resume
 from cdpo.report import build_page
 from cdpo.runs import RunFolder
@@ -31,10 +31,12 @@ HOLE = "a place that is to be filled"
 # As they would stand in a file.
 VALUES = (
     "1e999", "-1e999", "1e308", "NaN", "Infinity", "-Infinity", "-1", "0", "-0.0", "0.5", "1e-400", "2e8", "200000000",
-    "1000000", "10001", "2147483647", "2147483648", "9223372036854775808", "-9223372036854775809", "9" * 400, "9" * 5000,
+    "1000000", "10001", "2147483647", "2147483648", "9223372036854775808", "-9223372036854775809", "9" * 400,
+    "9" * 5000,
     "null", "true", "false", '""', '"1"', '"cdpo"', '"x"', '"../../../etc/passwd"', '"os:system"', '"__main__:x"',
     r'"\ud800"', r'"\u0000"', r'"\u001b[2J"', r'"\n\r\u2028"', '"' + "x" * 10**6 + '"', "[]", "{}", "[[]]", "[null]",
-    '{"a": 1}', "[1, 2, 3]", "[-1]", "[1e999]", "[1000000, 1000000]", "[" + "8," * 10**6 + "8]", "[" * DEEP + "]" * DEEP,
+    '{"a": 1}', "[1, 2, 3]", "[-1]", "[1e999]", "[1000000, 1000000]", "[" + "8," * 10**6 + "8]",
+    "[" * DEEP + "]" * DEEP,
     '{"a":' * DEEP + "1" + "}" * DEEP, "[" * 500 + "]" * 500, '{"": 0}', "1" + "0" * 4299, "01", "+1", "'x'", "0x10",
 )  # fmt: skip
 READERS = ("load", "policy", "page", "resume", "records")
@@ -133,11 +135,9 @@ def _resume(folder: Path) -> None:
     with (
         mock.patch("cdpo.commands.training.train", side_effect=Reached),
         mock.patch("cdpo.commands.folders.finish_tabular", side_effect=Reached),
+        contextlib.suppress(Reached),
     ):
-        try:
-            Resume(folder).run(["resume", str(folder)])
-        except Reached:
-            pass
+        Resume(folder).run(["resume", str(folder)])
 
 
 _READ: dict[str, Callable[[Path], Any]] = {
@@ -180,7 +180,9 @@ def _spoilt(text: bytes, chance: random.Random) -> tuple[bytes, str]:
         value, place = _with_hole(value, chance)
         places.append(place)
     parts = json.dumps(value).split(json.dumps(HOLE))
-    filled = parts[0] + "".join(each + part for each, part in zip(_cycle(chosen, len(parts) - 1), parts[1:], strict=True))
+    filled = parts[0] + "".join(
+        each + part for each, part in zip(_cycle(chosen, len(parts) - 1), parts[1:], strict=True)
+    )
     shown = ", ".join(f"{place} = {each[:30]}" for place, each in zip(places, chosen, strict=True))
     return filled.encode(), shown
 
