@@ -17,6 +17,8 @@ from cdpo.tasks.compat import without_warnings
 from cdpo.tasks.library import TASKS, pendulum_task
 from cdpo.tasks.making import FromFactory, Limited, Maker, Shared, time_limit
 from cdpo.tasks.registration import IDS
+from cdpo.tasks.watching import Watched, Watching
+from cdpo.told import MOST
 
 _FLATTEN = "wrap it in gymnasium.wrappers.FlattenObservation"
 _OURS = {task.make.target: task for task in reversed(TASKS.values()) if isinstance(task.make, Maker)}
@@ -28,18 +30,25 @@ def find_task(
     reward: Transition | None = None,
     terminates: Transition | None = None,
     horizon: int | None = None,
+    env_timeout: float | None = None,
 ) -> Task:
     """The Task that a user means.
 
     `task` is a task's name, a Gymnasium id, an environment, a function without arguments that returns one, or a Task.
     `reward` and `terminates` are functions of (s, a, s') that hold in it (see `Task`); on an environment that is not
-    ours they are learned unless given. `horizon` sets the time limit of an episode, in steps.
+    ours they are learned unless given. `horizon` sets the time limit of an episode, in steps. `env_timeout` are the
+    seconds that a reset or a step of the environment may take; what takes longer is an error (see `Watched`).
     """
-    if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1):
-        raise UserError(f"horizon is a number of steps, at least 1, not {horizon!r}")
+    if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or not 1 <= horizon <= MOST):
+        raise UserError(f"horizon is a number of steps, at least 1 and at most {MOST}, not {horizon!r}")
+    _check_timeout(env_timeout)
     found = _find(task, horizon)
     if horizon is not None and found.horizon != horizon:
         found = _limit(found, horizon)
+    if found.horizon > MOST:
+        raise UserError(f"{found.name} has episodes of {found.horizon} steps; give horizon, at most {MOST}")
+    if env_timeout is not None:
+        found = _watched(found, env_timeout)
     if reward is None and terminates is None:
         return found
     return dataclasses.replace(found, reward=reward or found.reward, terminates=terminates or found.terminates)
@@ -148,6 +157,18 @@ def _limit(task: Task, horizon: int) -> Task:
         )
     make = _limit_once(task.make(), horizon) if task.shared else Limited(task.make, horizon)
     return dataclasses.replace(task, horizon=horizon, make=make)
+
+
+def _check_timeout(seconds: float | None) -> None:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (number and 0 < seconds <= MOST):
+        raise UserError(f"env_timeout is a number of seconds, above 0 and at most {MOST}, not {seconds!r}")
+
+
+def _watched(task: Task, seconds: float) -> Task:
+    """The same task with a watchdog; one environment that is shared has one, which knows when it went silent."""
+    make = Shared(Watched(task.make(), seconds)) if task.shared else Watching(task.make, seconds)
+    return dataclasses.replace(task, make=make)
 
 
 def _limit_once(env: Environment, horizon: int) -> Make:
