@@ -46,6 +46,7 @@ class DeepAgent:
         reward: Callable[..., Any] | None = None,
         terminates: Callable[..., Any] | None = None,
         horizon: int | None = None,
+        env_timeout: float | None = None,
         **changes: Any,
     ) -> None:
         """An agent that has learned nothing yet.
@@ -53,12 +54,15 @@ class DeepAgent:
         `task` is a task's name, a Gymnasium id, an environment, a function that returns one, or a Task. On an
         environment that is not ours, reward and termination are learned unless functions of (s, a, s') are given.
 
+        With `env_timeout`, an environment that takes longer than so many seconds for a step or a reset ends its seed.
+
         The preset's settings can be changed by part, `dyna={"horizon": 20}`, and those of the rule itself by name,
         `kl=0.05`.
         """
-        found = find_task(task, reward=reward, terminates=terminates, horizon=horizon)
+        found = find_task(task, reward=reward, terminates=terminates, horizon=horizon, env_timeout=env_timeout)
         word = task if isinstance(task, str) and reward is None and terminates is None else None
         self._begin(found, word, build_settings(found, self.rule, preset, changes), preset, seeds, seed)
+        self._env_timeout = env_timeout
 
     def _begin(self, task: Task, word: str | None, settings: Settings, preset: str, seeds: int, seed: int) -> Self:
         """Before any episode; `word` is what the task can be found by again."""
@@ -67,6 +71,7 @@ class DeepAgent:
         self._trainer = Trainer(task, settings, seed_numbers(seeds, seed))
         self._seeds = [Seed(self, index) for index in range(seeds)]
         self._policy_only = False
+        self._env_timeout: float | None = None
         self._wall = 0.0
         self.records: list[Record] = []
         return self
@@ -182,7 +187,8 @@ class DeepAgent:
     def _new_folder(self, path: str | Path, seeds: Sequence[int]) -> RunFolder:
         check_free(path)
         episodes = max(self.episodes - 1, 0)
-        return RunFolder.create(path, run_config(self.task, self._word, self.settings, self.preset, seeds, episodes))
+        told = self.task, self._word, self.settings, self.preset, seeds, episodes, self._env_timeout
+        return RunFolder.create(path, run_config(*told))
 
 
 class Seed:
@@ -373,6 +379,7 @@ def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> De
     kind = AGENTS[settings.rule.name]
     preset = str(config.get("preset"))
     agent = kind.__new__(kind)._begin(task_of(folder, task), word, settings, preset, len(seeds), seeds[0])
+    agent._env_timeout = config.get("env_timeout")
     if policy_only or not has_state(folder):
         agent._policy_only = True
         _adopt_policy(agent._trainer, arrays, evaluated)

@@ -66,6 +66,9 @@ class Train:
     """Episodes after the first."""
     horizon: int | None = None
     """Time limit of an episode in steps; the task's own if not given."""
+    env_timeout: float | None = None
+    """Seconds in which the environment has to answer a step or a reset, or else its seed is stopped; no limit if not
+    given."""
     out: Path | None = None
     """Folder of the run, which must not exist yet; runs/TASK-AGENT-TIME if not given."""
     loop: LoopSettings = LoopSettings()
@@ -132,7 +135,7 @@ class Train:
         name = f"{task.name}-{self.agent}".replace("/", "-").lower()
         out = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S") if self.out is None else self.out
         check_free(out)
-        config = run_config(task, self.task, settings, self.preset, seeds, self.episodes)
+        config = run_config(task, self.task, settings, self.preset, seeds, self.episodes, self.env_timeout)
         trainer = Trainer(task, settings, seeds)  # before the folder: settings that do not fit the task leave none
         folder = RunFolder.create(out, {"command": shlex.join(["cdpo", *words]), **config})
         return _train(folder, trainer, self.episodes)
@@ -141,7 +144,7 @@ class Train:
         return preset(self.preset, self._task(), self._rule().name, self.learner)
 
     def _task(self) -> Task:
-        return find_task(self.task, horizon=self.horizon)
+        return find_task(self.task, horizon=self.horizon, env_timeout=self.env_timeout)
 
     def _rule(self) -> type[Rule]:
         if self.agent not in RULES:
@@ -149,7 +152,9 @@ class Train:
         return RULES[self.agent]
 
 
-def resume_training(folder: RunFolder, more: int, named: str | None, *, restart: bool) -> int | None:
+def resume_training(
+    folder: RunFolder, more: int, named: str | None, env_timeout: float | None, *, restart: bool
+) -> int | None:
     """Go on with a training run, for `more` episodes than it was told; `named` is its task as the user names it."""
     config, where = folder.config, repr(str(folder.path))
     settings, seeds, episodes = settings_of(folder), seeds_of(folder), episodes_of(folder)
@@ -164,13 +169,17 @@ def resume_training(folder: RunFolder, more: int, named: str | None, *, restart:
         raise UserError(f"{where} belongs to {config['part_of']!r}, which says how long it is; for more: cdpo train")
     if done and not more and not restart:
         raise UserError(f"{where} has finished; to go on: {_go_on(folder)} --episodes MORE")
-    trainer = Trainer(task_of(folder, named), settings, seeds)
-    if restart:
-        say(f"set aside in {str(set_aside(folder))!r}")
-    if more:
-        # Kept before anything is run: interrupted again, the run knows how far it was to go.
-        folder.write_config({**config, "episodes": episodes + more})
-    return _train(folder, trainer, episodes + more)
+    task = task_of(folder, named, env_timeout)
+    with folder.writing():
+        if folder.config != config:
+            raise UserError(f"{where} was told something else meanwhile; try again")
+        trainer = Trainer(task, settings, seeds)
+        if restart:
+            say(f"set aside in {str(set_aside(folder))!r}")
+        if more:
+            # Kept before anything is run: interrupted again, the run knows how far it was to go.
+            folder.write_config({**config, "episodes": episodes + more})
+        return _train(folder, trainer, episodes + more)
 
 
 def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:
