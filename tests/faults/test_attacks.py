@@ -64,7 +64,12 @@ MISTAKES = {
     "names that are not put on the disk": ("crashes", "import cdpo.files\ncdpo.files.sync_folder = lambda path: None"),
     "a lock that everybody has": ("races", "import cdpo.lock\ncdpo.lock.Lock._taken = lambda self, descriptor: True"),
     "links that are followed": ("strangers", "import cdpo.files\ncdpo.files._check_kind = lambda path: None"),
-    "sums that nobody looks at": ("damage", "import cdpo.sealed\ncdpo.sealed._seal = lambda data: None"),
+    "sums that nobody looks at": (
+        "damage",
+        "import re, cdpo.runs\nreal = cdpo.runs.unsealed\n"
+        "bare = lambda data: re.sub(rb': \"[0-9a-f]{8}\"', b': null', data)\n"
+        "cdpo.runs.unsealed = lambda data, required: real(bare(data), required=required)",
+    ),
 }
 
 
@@ -72,7 +77,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_storage_is_found(attack, mistake):
     name, planted = MISTAKES[mistake]
-    ended = attack(name, "--count", "60", "--seed", "0", mistake=planted)
+    ended = attack(name, "--count", "60", "--seed", "60", mistake=planted)
     assert ended.returncode == 1, ended.stderr
     assert f"{name} --count 1 --seed" in ended.stdout
 
@@ -87,7 +92,7 @@ def disk(faults, tmp_path):
             return low
 
     made = disks.Disk(Unlucky())
-    with calls.Calls(tmp_path, calls.counted, made).entered():
+    with calls.Calls(tmp_path, lambda call, number: call.make(), made).entered():
         yield made
 
 

@@ -159,11 +159,6 @@ def _of(descriptor: int) -> Path:
     return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
-def counted(call: Call, number: int) -> Any:
-    """Nothing but the counting."""
-    return call.make()
-
-
 def crash(at: int, when: str, disk: Disk | None = None) -> Reaction:
     """The process dies at a call: `before` it, `after` it, or when it is `torn`; with a disk, the power goes too."""
 
