@@ -77,7 +77,8 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_storage_is_found(attack, mistake):
     name, planted = MISTAKES[mistake]
-    ended = attack(name, "--count", "60", "--seed", "60", mistake=planted)
+    count = 400 if name == "damage" else 60
+    ended = attack(name, "--count", str(count), "--seed", "60", mistake=planted)
     assert ended.returncode == 1, ended.stderr
     assert f"{name} --count 1 --seed" in ended.stdout
 

@@ -22,10 +22,18 @@ from cdpo.report import build_page
 from cdpo.runs import RunFolder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0"  # without checksums: a stranger could make them as well
-KINDS = ("sac", "train-interrupted", "policy-of-one-seed", "tabular-interrupted", "tabular", "reproduction-tabular")
+KINDS = {  # of folders, and how each of them is read
+    "sac": ("load", "policy", "page", "resume", "records"),
+    "train-interrupted": ("load", "policy", "page", "resume", "records"),
+    "policy-of-one-seed": ("load", "policy", "page"),
+    "tabular-interrupted": ("resume", "page"),
+    "tabular": ("resume", "page"),
+    "reproduction-tabular": ("page", "records"),
+}
 MEMORY = 8 << 30  # bytes more than the reader has at first
 LONG = 90.0  # seconds for what is no mistake, and is read: compiling takes its time
 DEEP = 10**6
+NUMBERS = {"horizon", "seeds", "seed", "episodes", "steps", "sizes", "rows", "episode"}  # by which memory is taken
 HOLE = "a place that is to be filled"
 
 # As they would stand in a file.
@@ -39,7 +47,6 @@ VALUES = (
     "[" * DEEP + "]" * DEEP,
     '{"a":' * DEEP + "1" + "}" * DEEP, "[" * 500 + "]" * 500, '{"": 0}', "1" + "0" * 4299, "01", "+1", "'x'", "0x10",
 )  # fmt: skip
-READERS = ("load", "policy", "page", "resume", "records")
 
 
 class Reached(Exception):
@@ -60,12 +67,12 @@ class Hostile:
 
     def trial(self, seed: int, folder: Path) -> str | None:
         chance, run = random.Random(seed), folder / "run"
-        name = chance.choice(KINDS)
+        name = chance.choice(list(KINDS))
         shutil.copytree(self.home / name / "run", run)
         files = [path for path in (run / "config.json", run / "metrics.jsonl", run / "summary.json") if path.exists()]
-        path = chance.choice([*files, run / "config.json", *run.glob("checkpoints/*.npz")])
+        path = chance.choice([*files, run / "config.json", run / "config.json", *run.glob("checkpoints/*.npz")])
         what = _spoil(path, chance)
-        reader = chance.choice(READERS)
+        reader = chance.choice(KINDS[name])
         failure = self.reader.answer(reader, run)
         return f"{name}, {path.name}, {what}, by {reader}: {failure}" if failure else None
 
@@ -199,7 +206,9 @@ def _with_hole(value: Any, chance: random.Random) -> tuple[Any, str]:
         at = chance.randrange(len(value))
         inner, place = _with_hole(value[at], chance)
         return [*value[:at], inner, *value[at + 1 :]], f"[{at}] {place}"
-    name = chance.choice(list(value))
+    name = chance.choice(
+        [*value, *(each for each in value if isinstance(value[each], int)), *sorted(NUMBERS & value.keys())]
+    )
     match chance.random():
         case draw if draw < 0.05:
             return {each: value[each] for each in value if each != name}, f"no {name}"
@@ -207,6 +216,8 @@ def _with_hole(value: Any, chance: random.Random) -> tuple[Any, str]:
             return {**value, "unknown": HOLE}, "unknown"
         case draw if draw < 0.15:
             return _Twice({**value, name: HOLE}, name, value[name]), f"{name} twice"
+    if chance.random() < 0.3:  # else most holes would be in settings, whose types are all checked in one place
+        return {**value, name: HOLE}, name
     inner, place = _with_hole(value[name], chance)
     return {**value, name: inner}, f"{name} {place}"
 
