@@ -1,6 +1,7 @@
 """Files of every kind with damage of every kind: they are refused, or give what they gave before."""
 
 import random
+import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,17 +12,15 @@ import numpy as np
 
 import cdpo
 from attacks.answers import wrong_answer
+from attacks.golden import GOLDEN, renewed
 from attacks.world import World, stubbed
-from cdpo.experiments import FIGURES
 from cdpo.report import build_page
-from cdpo.report.style import house
-from cdpo.runs import RunFolder
+from cdpo.runs import CONFIG, RunFolder
 from cdpo.tabular.mdp import load_mdp
 from cdpo.training.log import Log
 from cdpo.training.schema import renamed
 from cdpo.training.store import load_arrays
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 BLOCK = 64  # bytes, at most, of damage in one place
 PAGE = 25  # every so many trials a whole page is made of a folder
 
@@ -33,6 +32,7 @@ class Saved:
     path: Path
     read: Callable[[], Any]
     may_be_shorter: bool = False  # as a log of which a crash tore the end
+    before: Any = None  # what the checkpoint before the newest gives; whoever gets that is told
 
     def accepts(self, wanted: Any, damage: str) -> Callable[[Any], bool]:
         """Whether what a damaged file gives is what it should."""
@@ -40,7 +40,7 @@ class Saved:
         def accepted(found: Any) -> bool:
             if self.may_be_shorter and damage in ("cut", "emptied"):
                 return repr(found) == repr(wanted[: len(found)])
-            return repr(found) == repr(wanted)
+            return repr(found) in (repr(wanted), repr(self.before))
 
         return accepted
 
@@ -94,8 +94,8 @@ class Damage:
 
     def __init__(self, home: Path) -> None:
         self.train = World(home / "train").folder
-        self.tabular = _renewed("tabular", home)
-        self.reproduction = _renewed("reproduction-tabular", home)
+        self.tabular = renewed("tabular", home)
+        self.reproduction = renewed("reproduction-tabular", home)
         self.saved = [*self._texts(), *self._arrays(home), *_golden(home / "golden"), _mdp(home / "mdp.npz")]
         self.wanted = [saved.read() for saved in self.saved]
         self.pages = {path: build_page([RunFolder(path)]) for path in (self.train, self.tabular, self.reproduction)}
@@ -130,36 +130,22 @@ class Damage:
                 Saved(folder.path / "metrics.jsonl", folder.records, may_be_shorter=True),
                 Saved(folder.path / "summary.json", lambda folder=folder: folder.summary),
             ]
-        return [*found, Saved(self.train / "metrics.jsonl", self._load), Saved(self.train / "config.json", self._load)]
+        episodes, records, *rest, _ = self._load()
+        before = (episodes - 1, [each for each in records if each["episode"] < episodes - 1], *rest, 1)
+        return [*found, *(Saved(self.train / name, self._load, before=before) for name in ("metrics.jsonl", CONFIG))]
 
     def _load(self) -> Any:
-        """What a whole run gives, as an agent."""
-        with stubbed():
+        """What a whole run gives, as an agent, and of how much the user is told."""
+        with stubbed(), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
             agent = cdpo.load(self.train)
-        return agent.episodes, agent.records, agent._trainer.settings, agent.seeds
+        return agent.episodes, agent.records, agent._trainer.settings, agent.seeds, len(told)
 
     def _arrays(self, home: Path) -> list[Saved]:
         """What is binary, of a run of now."""
         with stubbed():
             cdpo.load(self.train).save(home / "policies", policy_only=True)
         return [*_checkpoints(self.train), *_checkpoints(home / "policies")]
-
-
-def _renewed(name: str, home: Path) -> Path:
-    """A run of an earlier version as this one writes it, with checksums."""
-    with zipfile.ZipFile(GOLDEN / "0.1.0" / f"{name}.zip") as archive:
-        archive.extractall(home / "earlier" / name)
-    old = RunFolder(home / "earlier" / name / "run")
-    config = {key: each for key, each in old.config.items() if key != "format"}
-    new = RunFolder.create(home / name, config)
-    new.extend(old.records())
-    drawn = {}
-    if config["kind"] == "reproduction":
-        with house():
-            paths = FIGURES[config["figure"]].draw(old.summary["results"], new.figures)
-        drawn = {"figures": [path.name for path in paths]}
-    new.write_summary({**old.summary, **drawn})
-    return new.path
 
 
 def _checkpoints(folder: Path) -> list[Saved]:

@@ -17,11 +17,11 @@ from unittest import mock
 import cdpo
 from attacks.answers import LIMIT, limit_memory, wrong_answer
 from attacks.base import Child
+from attacks.golden import GOLDEN
 from cdpo.commands.folders import Resume
 from cdpo.report import build_page
 from cdpo.runs import RunFolder
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0"  # without checksums: a stranger could make them as well
 KINDS = {  # of folders, and how each of them is read
     "sac": ("load", "policy", "page", "resume", "records"),
     "train-interrupted": ("load", "policy", "page", "resume", "records"),
@@ -61,7 +61,8 @@ class Hostile:
     def __init__(self, home: Path) -> None:
         self.home = home
         for name in KINDS:
-            with zipfile.ZipFile(GOLDEN / f"{name}.zip") as archive:
+            # Without checksums, which a stranger could make as well.
+            with zipfile.ZipFile(GOLDEN / "0.1.0" / f"{name}.zip") as archive:
                 archive.extractall(home / name)
         self.reader = Reader(home)
 

@@ -17,34 +17,37 @@ from attacks.answers import limit_memory
 from attacks.base import MISTAKE, Ended, run
 from attacks.calls import Calls, crash
 from attacks.crashes import count_calls
+from attacks.golden import GOLDEN, renewed
 from attacks.world import MORE, WORDS, World, cdpo_main, stubbed, train
 from cdpo.errors import UserError
 from cdpo.runs import RunFolder
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0"
-SECRET = "a secret that is nobody's business"
+SECRET = "what is nobody else and nowhere else"
 MEMORY = 4 << 30  # bytes more than a command has at first
 LONG = 45.0  # seconds after which a command hangs
 HIDDEN = ".cdpo-0123456789abcdef0123456789abcdef.tmp"  # as what a crash leaves
 
 # Places of files and of folders in a run, and the commands that cannot do without what is there.
 FILES = {
-    "config.json": ("resume", "longer", "evaluate", "report", "load", "policy"),
+    "config.json": ("resume", "longer", "evaluate", "report", "page", "load", "policy"),
     "metrics.jsonl": ("resume", "longer", "report", "load"),
     "checkpoints/state.npz": ("resume", "longer", "load", "policy"),
     "checkpoints/replay-0.bin": ("resume", "longer", "load"),
     "checkpoints/replay-1.bin": ("resume", "longer", "load"),
+    "checkpoints/policy.npz": ("evaluate",),
     "checkpoints/state-before.npz": (),
-    "summary.json": (),
+    "summary.json": ("page",),
     "events.out.tfevents.0000000000.cdpo": (),
     ".lock": (),
     "report.html": (),
     "figures/returns.svg": (),
+    "figures/cumulative-regret.svg": ("page",),
+    "figures/cumulative-regret.csv": ("page",),
     HIDDEN: (),
     f"checkpoints/{HIDDEN}": (),
 }
 FOLDERS = ("checkpoints", "figures")
-COMMANDS = ("resume", "resume", "longer", "longer", "report", "load", "policy", "save", "train", "evaluate")
+COMMANDS = ("resume", "resume", "longer", "longer", "report", "page", "load", "policy", "save", "train", "evaluate")
 LINKS = ("to a file", "to its likeness", "to nothing", "to a folder", "a second name")
 THINGS = ("pipe", "socket", "device", "the other kind", "closed to all")
 OTHERS = ("odd names", "modules", "a named module")
@@ -60,20 +63,22 @@ class Strangers:
         calls = count_calls(home / "counted")
         assert train(half, within=Calls(home, crash(3 * calls // 4, "before")).entered).killed
         self.runs = {"finished": self.world.folder, "killed": half}
-        with zipfile.ZipFile(GOLDEN / "policy-of-one-seed.zip") as archive:
+        with zipfile.ZipFile(GOLDEN / "0.1.0" / "policy-of-one-seed.zip") as archive:
             archive.extractall(home / "policy")
-        self.policy = home / "policy" / "run"
+        # Commands that are of other runs.
+        self.others = {"evaluate": home / "policy" / "run", "page": renewed("reproduction-tabular", home)}
 
     def trial(self, seed: int, folder: Path) -> str | None:
         chance, place, victim = random.Random(seed), folder / "run", folder / "victim"
         name, state = chance.choice(COMMANDS), chance.choice(list(self.runs))
-        shutil.copytree(self.policy if name == "evaluate" else self.runs[state], place)
+        shutil.copytree(self.others.get(name, self.runs[state]), place)
         _make_victim(victim)
         what, needed = _craft(place, victim, chance)
         before = _seen(victim)
         ended = run(lambda: _command(name, place, self.world.folder), LONG)
         failure = _judged(ended, name in needed) or (None if _seen(victim) == before else "the victim is changed")
-        failure = failure or _leak(folder, ended)
+        if not failure and not what.startswith("a second name"):
+            failure = _leak(folder, ended)
         return f"{name} of a {state} run with {what}: {failure}" if failure else None
 
 
@@ -125,17 +130,17 @@ def _craft(run: Path, victim: Path, chance: random.Random) -> tuple[str, tuple[s
         return kind, ()
     if kind == "to a folder" or (kind in THINGS and chance.random() < 0.2):
         name = chance.choice(FOLDERS)
-        needed = ("resume", "longer", "load", "policy", "evaluate") if name == "checkpoints" else ()
+        needed = ("resume", "longer", "load", "policy", "evaluate") if name == "checkpoints" else ("page",)
     else:
         name = chance.choice([*FILES, *[each for each, needing in FILES.items() if needing]])
         needed = FILES[name]
-    _put(run / name, victim, kind, run)
-    if kind == "closed to all":
-        needed = ()  # to root nothing is
+    _put(run / name, victim, kind)
+    if kind in ("closed to all", "a second name"):
+        needed = ()  # to root nothing is closed, and who reads cannot know the second name of a file from its first
     return f"{kind} as {name}", needed
 
 
-def _put(place: Path, victim: Path, kind: str, run: Path) -> None:
+def _put(place: Path, victim: Path, kind: str) -> None:
     """Something in a place of a run."""
     place.parent.mkdir(exist_ok=True)
     there = place.is_file() or place.is_dir()
@@ -190,6 +195,7 @@ def _add(run: Path, victim: Path, kind: str) -> None:
             for name in (b"\xff\xfe", b"a\nb", b"\x1b[2J", b"replay-\xc3.bin", b".cdpo-\xff.tmp", b"x" * 255):
                 (folder / os.fsdecode(name)).write_text("odd")
         return
+    (run / "checkpoints").mkdir(exist_ok=True)  # which not every kind of run has
     planted = f"open({str(victim / 'planted')!r}, 'w').close()\nmake = lambda: None\n"
     for name in ("planted.py", "cdpo.py", "json.py", "numpy.py", "sitecustomize.py", "checkpoints/planted.py"):
         (run / name).write_text(planted)
@@ -211,7 +217,7 @@ def _command(name: str, place: Path, whole: Path) -> int | None:
                 cdpo_main("resume", str(place))
             case "longer":
                 cdpo_main("resume", str(place), "--episodes", str(MORE))
-            case "report":
+            case "report" | "page":
                 cdpo_main("report", str(place))
             case "train":
                 cdpo_main(*WORDS, "--out", str(place))
