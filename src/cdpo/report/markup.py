@@ -1,14 +1,8 @@
 """HTML in which text is escaped unless it says that it is markup already."""
 
 import html
-import re
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-from matplotlib.figure import Figure
-
-from cdpo.report import style
 
 
 class Markup(str):
@@ -28,21 +22,6 @@ def tag(name: str, *children: str, **attributes: str) -> Markup:
 def join(parts: Iterable[str]) -> Markup:
     """The parts one after the other; those that are not markup are escaped."""
     return Markup("".join(part if isinstance(part, Markup) else html.escape(part) for part in parts))
-
-
-def inline(figure: Figure, title: str) -> Markup:
-    """The figure as an element of a page. `title` is what a screen reader says."""
-    return drawing(style.svg(figure).decode(), title)
-
-
-def drawing(text: str, title: str) -> Markup:
-    """A drawing of this project's, the text of an SVG file, as an element of a page."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would hold for the whole page; the page has it
-    text = re.sub(r' xmlns(:xlink)?="[^"]*"| version="[^"]*"', "", text, count=3)
-    text = re.sub(r' width="[^"]*"| height="[^"]*"', "", text, count=2)
-    text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
-    return Markup(_unique_names(text))
 
 
 def facts(pairs: Mapping[str, str]) -> Markup:
@@ -96,17 +75,3 @@ def _words(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_words, value))
     return str(value)
-
-
-def _unique_names(text: str) -> str:
-    """Drops the identifiers nobody refers to, and makes the others differ from those of other figures."""
-    used = set(re.findall(r'url\(#([^)"]+)\)|href="#([^"]+)"', text))
-    names = {name for pair in used for name in pair if name}
-    own = f"{zlib.crc32(text.encode()):08x}"
-
-    def rename(found: re.Match[str]) -> str:
-        return f' id="{own}-{found[1]}"' if found[1] in names else ""
-
-    text = re.sub(r' id="([^"]*)"', rename, text)
-    text = re.sub(r"url\(#", f"url(#{own}-", text)
-    return re.sub(r'href="#', f'href="#{own}-', text)

@@ -6,7 +6,8 @@ from typing import Any
 
 from cdpo.errors import UserError
 from cdpo.report import figures, tables
-from cdpo.report.markup import Markup, facts, flat, inline, join, number, percent, tag
+from cdpo.report.drawing import inline
+from cdpo.report.markup import Markup, facts, flat, join, number, percent, tag
 from cdpo.report.parts import card, interval, provenance, seed_list, settings_list, table
 from cdpo.report.style import agent_label
 from cdpo.report.tables import Record, cell_label, cells, line

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from cdpo.report import figures, style
+from cdpo.report.drawing import inline
 from cdpo.report.figures import GREY, Panel
-from cdpo.report.markup import Markup, inline
+from cdpo.report.markup import Markup
 from cdpo.report.parts import card
 from cdpo.report.style import Look
 from cdpo.report.tables import Curve, Row

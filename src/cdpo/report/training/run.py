@@ -38,9 +38,8 @@ class Run:
             if not isinstance(line, dict) or not all(is_count(line.get(key)) for key in ("seed", "episode")):
                 raise _damaged(folder, f"line {place} has no seed and episode")
             lines[line["seed"], line["episode"]] = line
-        finished = (folder.path / "summary.json").exists()
-        summary = folder.summary if finished else {}
-        if finished and not lines:
+        summary = folder.summary if folder.finished else {}
+        if folder.finished and not lines:
             raise _damaged(folder, "it holds nothing, though the run has finished")
         stopped = {int(seed): str(why) for seed, why in nested(summary, "stopped").items() if seed.isdecimal()}
         return cls(folder, folder.config, summary, lines, stopped)
