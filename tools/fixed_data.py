@@ -70,7 +70,7 @@ def measure(run: Path, trial: str, changes: dict[str, Any], seeds: list[int], it
     replay = Replay(jnp.asarray(rows), jnp.asarray(len(rows), jnp.int32), task.observations, task.actions)
     blank, mix = jnp.zeros(task.observations), jnp.array([weights.initial, weights.visited, weights.broad])
     starts = stack(
-        [Starts(jnp.asarray(initial_states(environment, each)), replay, blank, blank, mix) for each in seeds]
+        [Starts(jnp.asarray(initial_states(environment, task, each)), replay, blank, blank, mix) for each in seeds]
     )
     mind, replays = stack([agent.begin(settings.hidden, jax.random.fold_in(key, 2)) for key in keys]), starts.visited
     learn = over_lanes(agent.learn)

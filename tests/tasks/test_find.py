@@ -198,7 +198,7 @@ def test_a_vector_of_environments_is_refused():
     envs.close()
 
 
-@pytest.mark.parametrize("horizon", [0, -3, 2.5, True])
+@pytest.mark.parametrize("horizon", [0, -3, 2.5, True, 10**6 + 1, 2 * 10**8])
 def test_a_horizon_that_is_none_is_refused(horizon):
     with pytest.raises(UserError, match="horizon"):
         find_task("pusher", horizon=horizon)
@@ -207,3 +207,8 @@ def test_a_horizon_that_is_none_is_refused(horizon):
 def test_a_horizon_beyond_a_limit_that_cannot_be_lifted_is_refused():
     with pytest.raises(UserError, match="longer time limit"):
         find_task(TimeLimit(Own(), 6), horizon=10)
+
+
+def test_an_environment_with_endless_episodes_needs_a_horizon():
+    with pytest.raises(UserError, match="200000000 steps; give horizon, at most 1000000"):
+        find_task(lambda: TimeLimit(Own(), 2 * 10**8))

@@ -43,7 +43,7 @@ def test_an_episode_depends_on_its_seed_and_number_alone():
     again, same = (lived(each, task, 1) for each in (used, fresh))
     np.testing.assert_array_equal(again.rows, same.rows)
     assert again.ended and again.rows[-1, -1] == 1 and not again.rows[:-1, -1].any()
-    np.testing.assert_array_equal(initial_states(used, 5), initial_states(fresh, 5))
+    np.testing.assert_array_equal(initial_states(used, task, 5), initial_states(fresh, task, 5))
 
 
 def test_a_time_limit_is_no_end_and_rows_join():

@@ -40,10 +40,6 @@ class Resume:
     def run(self, words: Sequence[str]) -> int | None:
         """Run what is missing."""
         folder = RunFolder.open(self.folder)
-        with folder.writing():
-            return self._resume(folder)
-
-    def _resume(self, folder: RunFolder) -> int | None:
         config = folder.config
         if config.get("kind") == "train":
             return resume_training(folder, self.episodes, self.task, restart=self.restart)
@@ -62,9 +58,10 @@ class Resume:
             cells = Tabular.from_json(config).cells()
         except UserError as error:
             raise UserError(f"{str(self.folder)!r} cannot go on: {error}") from error
-        if self.restart:
-            say(f"set aside in {str(set_aside(folder))!r}")
-        finish_tabular(folder, cells)
+        with folder.writing():
+            if self.restart:
+                say(f"set aside in {str(set_aside(folder))!r}")
+            finish_tabular(folder, cells)
         return None
 
 

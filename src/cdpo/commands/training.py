@@ -164,13 +164,17 @@ def resume_training(folder: RunFolder, more: int, named: str | None, *, restart:
         raise UserError(f"{where} belongs to {config['part_of']!r}, which says how long it is; for more: cdpo train")
     if done and not more and not restart:
         raise UserError(f"{where} has finished; to go on: {_go_on(folder)} --episodes MORE")
-    trainer = Trainer(task_of(folder, named), settings, seeds)
-    if restart:
-        say(f"set aside in {str(set_aside(folder))!r}")
-    if more:
-        # Kept before anything is run: interrupted again, the run knows how far it was to go.
-        folder.write_config({**config, "episodes": episodes + more})
-    return _train(folder, trainer, episodes + more)
+    task = task_of(folder, named)
+    with folder.writing():
+        if folder.config != config:
+            raise UserError(f"{where} was told something else meanwhile; try again")
+        trainer = Trainer(task, settings, seeds)
+        if restart:
+            say(f"set aside in {str(set_aside(folder))!r}")
+        if more:
+            # Kept before anything is run: interrupted again, the run knows how far it was to go.
+            folder.write_config({**config, "episodes": episodes + more})
+        return _train(folder, trainer, episodes + more)
 
 
 def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cdpo.tasks import asking
+from cdpo.tasks.asking import told
 from cdpo.tasks.base import Environment, Task, Transition
 
 TOLERANCE = 1e-4  # of a reward, relative to the larger of 1 and the reward: single precision, with room
@@ -54,7 +56,7 @@ def check_task(task: Task, episodes: int = 3, seed: int = 0) -> Report:
         runs = [_run(env, task, seed + k) for k in range(episodes)]
         again = _run(env, task, seed)
     except Exception as error:  # the environment is the user's: whatever it raises is the finding
-        problem = f"running it failed: {_line(error)}"
+        problem = f"running it failed: {told(error)}"
         return Report(task.name, 0, (), (), None, None, (), (problem,))
     finally:
         if not task.shared:
@@ -87,18 +89,18 @@ def check_task(task: Task, episodes: int = 3, seed: int = 0) -> Report:
 def _run(env: Environment, task: Task, seed: int) -> _Episode:
     """An episode under uniform actions; stopped, not truncated, should it pass the task's horizon."""
     random = np.random.default_rng(seed)
-    observation, _ = env.reset(seed=seed)
-    observations, rewards, ends = [np.array(observation)], [], []
+    observations, rewards, ends = [asking.reset(env, task, seed)], [], []
     actions: list[np.ndarray] = []
-    terminated = truncated = False
-    while not (terminated or truncated) and len(actions) <= task.horizon:
+    over = False
+    while not over and len(actions) <= task.horizon:
         action = random.uniform(task.low, task.high).astype(np.float32)
-        observation, reward, terminated, truncated, _ = env.step(action)
-        observations.append(np.array(observation))
+        reached = asking.step(env, task, action)
+        observations.append(reached.observation)
         actions.append(action)
-        rewards.append(float(reward))
-        ends.append(bool(terminated))
-    return _Episode(np.stack(observations), np.stack(actions), np.array(rewards), np.array(ends), bool(truncated))
+        rewards.append(reached.reward)
+        ends.append(reached.terminated)
+        over = reached.terminated or reached.truncated
+    return _Episode(np.stack(observations), np.stack(actions), np.array(rewards), np.array(ends), reached.truncated)
 
 
 class _Judge(Protocol):
@@ -144,7 +146,7 @@ def _judge_reward(reward: Transition | None, runs: list[_Episode], judge: _Judge
     try:
         known = _apply(reward, runs)
     except Exception as error:  # the function is the user's, too
-        judge(False, "", f"reward failed: {_line(error)}")
+        judge(False, "", f"reward failed: {told(error)}")
         return None
     if known.shape != real.shape:
         judge(False, "", f"reward gives shape {known.shape} for {len(real)} transitions; it must give one number each")
@@ -168,7 +170,7 @@ def _judge_ends(terminates: Transition | None, runs: list[_Episode], judge: _Jud
     try:
         known = _apply(terminates, runs)
     except Exception as error:
-        judge(False, "", f"terminates failed: {_line(error)}")
+        judge(False, "", f"terminates failed: {told(error)}")
         return None
     if known.shape != real.shape or known.dtype != bool:
         judge(
@@ -190,9 +192,3 @@ def _apply(function: Transition, runs: list[_Episode]) -> np.ndarray:
     after = np.concatenate([run.observations[1:] for run in runs])
     action = np.concatenate([run.actions for run in runs])
     return np.asarray(jax.jit(function)(*(jnp.asarray(each, jnp.float32) for each in (before, action, after))))
-
-
-def _line(error: Exception) -> str:
-    """An error on one line, cut where it is long: JAX explains at length."""
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    return line if len(line) <= 200 else f"{line[:200]} ..."

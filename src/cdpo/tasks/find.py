@@ -7,16 +7,20 @@ import importlib
 from typing import Any
 
 import gymnasium
+import jax
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 from gymnasium.spaces import Box
 
 from cdpo.errors import UserError, unknown
+from cdpo.tasks.asking import told
 from cdpo.tasks.base import Environment, Make, Task, Transition
 from cdpo.tasks.compat import without_warnings
 from cdpo.tasks.library import TASKS, pendulum_task
 from cdpo.tasks.making import FromFactory, Limited, Maker, Shared, time_limit
 from cdpo.tasks.registration import IDS
+from cdpo.tasks.watching import Watched, Watching
+from cdpo.told import MOST
 
 _FLATTEN = "wrap it in gymnasium.wrappers.FlattenObservation"
 _OURS = {task.make.target: task for task in reversed(TASKS.values()) if isinstance(task.make, Maker)}
@@ -28,18 +32,28 @@ def find_task(
     reward: Transition | None = None,
     terminates: Transition | None = None,
     horizon: int | None = None,
+    env_timeout: float | None = None,
 ) -> Task:
     """The Task that a user means.
 
     `task` is a task's name, a Gymnasium id, an environment, a function without arguments that returns one, or a Task.
     `reward` and `terminates` are functions of (s, a, s') that hold in it (see `Task`); on an environment that is not
-    ours they are learned unless given. `horizon` sets the time limit of an episode, in steps.
+    ours they are learned unless given. `horizon` sets the time limit of an episode, in steps. `env_timeout` are the
+    seconds that a reset or a step of the environment may take; what takes longer is an error (see `Watched`).
     """
-    if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1):
-        raise UserError(f"horizon is a number of steps, at least 1, not {horizon!r}")
+    if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or not 1 <= horizon <= MOST):
+        raise UserError(f"horizon is a number of steps, at least 1 and at most {MOST}, not {horizon!r}")
+    _check_timeout(env_timeout)
     found = _find(task, horizon)
     if horizon is not None and found.horizon != horizon:
         found = _limit(found, horizon)
+    if found.horizon > MOST:
+        raise UserError(f"{found.name} has episodes of {found.horizon} steps; give horizon, at most {MOST}")
+    if env_timeout is not None:
+        found = _watched(found, env_timeout)
+    for name, function in (("reward", reward), ("terminates", terminates)):
+        if function is not None:
+            _check_function(found, name, function)
     if reward is None and terminates is None:
         return found
     return dataclasses.replace(found, reward=reward or found.reward, terminates=terminates or found.terminates)
@@ -72,8 +86,8 @@ def _spec(name: str) -> EnvSpec:
     if colon:
         try:
             importlib.import_module(module)
-        except (ImportError, ValueError) as error:
-            raise UserError(f"cannot import {module!r} for {name!r}: {_line(error)}") from error
+        except Exception as error:  # the module is the user's
+            raise UserError(f"cannot import {module!r} for {name!r}: {told(error)}") from error
     if id not in gymnasium.registry:
         with contextlib.suppress(gymnasium.error.Error):
             space, bare, version = parse_env_id(id)
@@ -126,8 +140,10 @@ def _foreign(make: Make, horizon: int | None, name: str | None = None) -> Task:
     """From a way to make environments, by a look at one of them."""
     try:
         env = make()
-    except (gymnasium.error.Error, ImportError) as error:
-        raise UserError(f"cannot make {name or 'the environment'}: {_line(error)}") from error
+    except UserError:
+        raise
+    except Exception as error:  # of the user's own, as when something is not plugged in
+        raise UserError(f"cannot make {name or 'the environment'}: {told(error)}") from error
     try:
         limit = time_limit(env)
         label = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
@@ -148,6 +164,30 @@ def _limit(task: Task, horizon: int) -> Task:
         )
     make = _limit_once(task.make(), horizon) if task.shared else Limited(task.make, horizon)
     return dataclasses.replace(task, horizon=horizon, make=make)
+
+
+def _check_function(task: Task, name: str, function: Transition) -> None:
+    """Of (s, a, s'), by their shapes alone, as nothing is known of their numbers yet."""
+    lead = (2, task.observations + 1)  # as no other axis is
+    s, a = (jax.ShapeDtypeStruct((*lead, size), np.float32) for size in (task.observations, task.actions))
+    try:
+        shape = jax.eval_shape(function, s, a, s).shape
+    except Exception as error:  # the function is the user's: whatever it raises is what is wrong
+        raise UserError(f"{name} fails for {task.name}: {told(error)}; it is a JAX function of (s, a, s')") from error
+    if shape != lead:
+        raise UserError(f"{name} gives shape {shape} for {lead} transitions of {task.name}; it gives one number each")
+
+
+def _check_timeout(seconds: float | None) -> None:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (number and 0 < seconds <= MOST):
+        raise UserError(f"env_timeout is a number of seconds, above 0 and at most {MOST}, not {seconds!r}")
+
+
+def _watched(task: Task, seconds: float) -> Task:
+    """The same task with a watchdog; one environment that is shared has one, which knows when it went silent."""
+    make = Shared(Watched(task.make(), seconds)) if task.shared else Watching(task.make, seconds)
+    return dataclasses.replace(task, make=make)
 
 
 def _limit_once(env: Environment, horizon: int) -> Make:
@@ -181,8 +221,3 @@ def _describe(env: Environment, make: Make, horizon: int | None, name: str) -> T
     if horizon is None:
         raise UserError(f"{name} has no time limit; give horizon, the number of steps after which an episode ends")
     return Task(name, make, seen.shape[0], low, high, horizon)
-
-
-def _line(error: BaseException) -> str:
-    """An error's message on one line."""
-    return " ".join(str(error).split())

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from cdpo.tasks import Task
+from cdpo.tasks import Task, asking
 from cdpo.tasks.base import Environment
 
 INITIAL_STATES = 256  # resets that stand for the distribution of initial states
@@ -33,10 +33,16 @@ def streams(seed: int, purpose: int, episode: int, number: int = 0) -> tuple[int
     return int(reset.generate_state(1)[0]), np.random.default_rng(noise)
 
 
-def initial_states(environment: Environment, seed: int) -> np.ndarray:
+def initial_states(environment: Environment, task: Task, seed: int) -> np.ndarray:
     """Where episodes begin, [I, d]."""
     seeds = (streams(seed, _INITIAL, 0, number)[0] for number in range(INITIAL_STATES))
-    return np.stack([np.asarray(environment.reset(seed=each)[0], np.float32) for each in seeds])
+    return np.stack([_single(asking.reset(environment, task, each)) for each in seeds])
+
+
+def _single(numbers: np.ndarray | float) -> np.ndarray:
+    """In single precision; what that cannot hold is an infinity, and met as one."""
+    with np.errstate(over="ignore"):
+        return np.asarray(numbers, np.float32)
 
 
 def training_life(
@@ -76,19 +82,23 @@ _UNIFORM: dict[Noise, Callable[[np.random.Generator, int, int], np.ndarray]] = {
 
 
 def evaluation(environment: Environment, task: Task, policy: Actor, seed: int, episode: int, count: int) -> list[float]:
-    """Returns of `count` episodes by the policy's mode, or by plans."""
+    """Returns of `count` episodes by the policy's mode, or by plans; NaN where anything was no finite number."""
     returns = []
     for number in range(count):
         policy.begin(number)
         reset, _ = streams(seed, _EVALUATION, episode, number)
         life = Life(environment, task, reset, None)
         life.go(policy, task.horizon)
-        returns.append(life.total)
+        returns.append(life.total if np.isfinite(life.rows).all() else math.nan)
     return returns
 
 
 class Life:
-    """An episode that goes on until it is over, by whoever acts meanwhile. It begins with its first step."""
+    """An episode that goes on until it is over, by whoever acts meanwhile. It begins with its first step.
+
+    It is over as well with the first row that holds what is no finite number: nobody is to act on that. What the
+    environment raises, and answers of a wrong kind, are a BrokenEnvironment.
+    """
 
     def __init__(self, environment: Environment, task: Task, reset: int, noise: np.ndarray | None) -> None:
         """With the noise [horizon, m] of all its actions, or none."""
@@ -107,23 +117,33 @@ class Life:
 
     def go(self, policy: Actor | None, steps: int) -> np.ndarray:
         """So many steps more, or as many as are left; their rows. Without a policy the noise is what is done."""
-        task, first = self._task, self.steps
-        d, m = task.observations, task.actions
+        first = self.steps
         if self._observation is None:
-            self._observation, _ = self._environment.reset(seed=self._reset)
+            self._observation = asking.reset(self._environment, self._task, self._reset)
         while self.steps < first + steps and not self.over:
-            noise = None if self._noise is None else self._noise[self.steps]
-            action = noise if policy is None else policy(self._observation, noise)
-            assert action is not None
-            following, reward, terminated, truncated, _ = self._environment.step(task.unscaled(action))
-            row = self._rows[self.steps]
-            row[:d] = self._observation
-            row[d : d + m] = action
-            row[d + m] = reward
-            row[d + m + 1 : -1] = following
-            row[-1] = terminated
-            self.total += float(reward)
-            self.steps += 1
-            self._observation, self.ended = following, bool(terminated)
-            self.over = bool(terminated or truncated) or self.steps == task.horizon
+            self._step(policy, self._observation)
         return self._rows[first : self.steps]
+
+    def _step(self, policy: Actor | None, observation: np.ndarray) -> None:
+        row, d = self._rows[self.steps], self._task.observations
+        row[:d], row[d:] = _single(observation), np.nan
+        noise = None if self._noise is None else self._noise[self.steps]
+        self.steps += 1
+        self.over = True  # unless it leads on
+        if not np.isfinite(row[:d]).all():
+            return
+        action = noise if policy is None else policy(observation, noise)
+        assert action is not None
+        row[d : d + self._task.actions] = action
+        if np.isfinite(action).all():
+            self._act(row, action)
+
+    def _act(self, row: np.ndarray, action: np.ndarray) -> None:
+        reached = asking.step(self._environment, self._task, self._task.unscaled(action))
+        d = self._task.observations
+        row[-d - 2], row[-1] = _single(reached.reward), reached.terminated
+        row[-d - 1 : -1] = _single(reached.observation)
+        self.total += reached.reward
+        self._observation, self.ended = reached.observation, reached.terminated
+        ends = reached.terminated or reached.truncated or self.steps == self._task.horizon
+        self.over = ends or not np.isfinite(row).all()

@@ -5,7 +5,7 @@ episode t       learn from all episodes before (cdpo.agents), then act by pi_t, 
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -16,16 +16,16 @@ import numpy as np
 from jax import Array
 from threadpoolctl import ThreadpoolController
 
-from cdpo.agents import Agent, Mind
+from cdpo.agents import Agent, Mind, ModelBased
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
 from cdpo.signals import shielded
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
-from cdpo.tasks.base import Environment
-from cdpo.training.collect import Life, evaluation, initial_states, training_life
+from cdpo.training.collect import Life, training_life
 from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
+from cdpo.training.pupils import BAD, Pupil, bad_function, enrolled, examined, lived
 from cdpo.training.settings import LoopSettings, Settings
 
 Record = dict[str, Any]
@@ -33,18 +33,6 @@ Record = dict[str, Any]
 # The buffer doubles whenever it is full, and then programs are compiled anew: at first it has room for many episodes.
 _FIRST_EPISODES = 128
 _FIRST_ROWS = 1 << 17  # at most, however long they are
-
-
-@dataclass(frozen=True)
-class Pupil:
-    """What the host knows of one seed."""
-
-    seed: int
-    environment: Environment
-    steps: int = 0  # in the real environment
-    iterations: int = 0  # of learning
-    evaluated: float | None = None  # the last evaluation
-    stopped: str | None = None  # why the seed goes on no more
 
 
 class Chunk(NamedTuple):
@@ -93,6 +81,8 @@ class Trainer:
         if len({program_of(settings) for settings in each}) > 1:
             raise UserError("seeds side by side may differ in numbers, but not in shapes, words or what is of the loop")
         self.chunks = self._each(self._begin, chunks_of(list(zip(seeds, each, strict=True))))
+        if not self.going:
+            raise UserError(f"{task.name} cannot begin: {self.pupils[0].stopped}; mend it, cdpo check-env tries it")
 
     @property
     def pupils(self) -> list[Pupil]:
@@ -143,7 +133,11 @@ class Trainer:
             replay = self._filled(chunk.replay, rows[here])
             mind = jax.tree.map(lambda leaf, here=here: leaf[here], minds)
             known = [
-                replace(pupil, **{name: told[name] for name in ("steps", "iterations", "evaluated", "stopped")})
+                replace(
+                    pupil,
+                    **{name: told[name] for name in ("steps", "iterations", "evaluated")},
+                    stopped=told["stopped"] or pupil.stopped,  # then, or now at the beginning
+                )
                 for pupil, told in zip(chunk.pupils, pupils[here], strict=True)
             ]
             self.chunks[number] = chunk._replace(pupils=known, mind=mind, replay=replay)
@@ -171,20 +165,19 @@ class Trainer:
         return capacity
 
     def _begin(self, told: list[tuple[int, Settings]]) -> Chunk:
-        pupils = [Pupil(seed, self.task.make()) for seed, _ in told]
+        pupils, initial = zip(*(enrolled(self.task, seed) for seed, _ in told), strict=True)
         keys = [jax.random.fold_in(jax.random.key(0), seed) for seed, _ in told]
         agents = [settings.agent(self.task) for _, settings in told]
         hidden = self.settings.hidden
         minds = [agent.begin(hidden, jax.random.fold_in(key, 2)) for agent, key in zip(agents, keys, strict=True)]
         starting = [[each.initial, each.visited, each.broad] for each in (settings.starts for _, settings in told)]
-        initial = np.stack([initial_states(pupil.environment, pupil.seed) for pupil in pupils])
         empty = Replay.empty(self.task.observations, self.task.actions, self._capacity(0))
         chunk = Chunk(
-            pupils,
+            list(pupils),
             stack(agents),
             jnp.array(starting),
             jnp.stack(keys),
-            jnp.array(initial),
+            jnp.array(np.stack(initial)),
             stack(minds),
             stack([empty] * len(told)),
         )
@@ -203,13 +196,13 @@ class Trainer:
                 chunk, metrics = self._learned(chunk, active)
                 active = [lane for lane in active if lane in _going(chunk)]
             acting.update({lane: self._host_policy(chunk.mind, lane) for lane in active})
-            new = dict(
-                zip(active, self._each(lambda lane: self._stretch(lives[lane], acting[lane]), active), strict=True)
-            )
-            for lane, rows in new.items():
-                if not np.isfinite(rows).all():
-                    chunk = _stopped(chunk, lane, f"the data of episode {self.episode}")
-            new = {lane: rows for lane, rows in new.items() if lane in _going(chunk)}
+            came = self._each(lambda lane: self._stretch(lives[lane], acting[lane]), active)
+            new = {}
+            for lane, rows in zip(active, came, strict=True):
+                if isinstance(rows, str):
+                    chunk = _stopped(chunk, lane, rows)
+                else:
+                    new[lane] = rows
             chunk = chunk._replace(replay=self._remember(chunk.replay, new))
             if self._learns and new:
                 counts = [len(new[lane]) if lane in new else 1 for lane in range(len(chunk.pupils))]
@@ -241,7 +234,10 @@ class Trainer:
         for lane in lanes:
             broken = [name for name, good in finite.items() if not good[lane]]
             if broken:
-                chunk = _stopped(chunk, lane, f"the {broken[0]} in iteration {pupils[lane].iterations}")
+                rows = chunk.replay.rows[lane, : int(chunk.replay.size[lane])]
+                planned = isinstance(chunk.agent, ModelBased)  # on models, which pay by what is known of the task
+                first = (planned and bad_function(self.task, rows)) or broken[0]
+                chunk = _stopped(chunk, lane, f"the {first} in iteration {pupils[lane].iterations}: {BAD}")
                 rests[lane] = True
         if rests.any():
             kept = jnp.array(rests)
@@ -255,10 +251,10 @@ class Trainer:
         noise = told.noise if self._learns else told.random_noise
         return training_life(pupil.environment, self.task, pupil.seed, self.episode, noise, random=not self._learns)
 
-    def _stretch(self, life: Life, policy: HostPolicy | None) -> np.ndarray:
-        """Live through the next one; its rows. A random episode is one, as nobody learns meanwhile."""
+    def _stretch(self, life: Life, policy: HostPolicy | None) -> np.ndarray | str:
+        """Live through the next one. A random episode is one, as nobody learns meanwhile."""
         steps = self.settings.loop.stretch if self._learns else 0
-        return life.go(policy, steps or self.task.horizon)
+        return lived(life, policy, steps or self.task.horizon, self.episode)
 
     def _host_policy(self, mind: Mind, lane: int) -> HostPolicy | None:
         return HostPolicy(jax.tree.map(lambda leaf: leaf[lane], mind.policy)) if self._learns else None
@@ -281,11 +277,12 @@ class Trainer:
         pupil = replace(pupil, steps=pupil.steps + life.steps)
         result = change = None
         if evaluate and policy is not None:
-            count = self.settings.loop.evaluation_episodes
-            returns = evaluation(pupil.environment, self.task, policy, pupil.seed, self.episode, count)
-            result = float(np.mean(returns))
-            change = None if pupil.evaluated is None else result - pupil.evaluated
-            pupil = replace(pupil, evaluated=result)
+            found = examined(pupil, self.task, policy, self.episode, self.settings.loop.evaluation_episodes)
+            if isinstance(found, str):  # the episode itself is whole, and kept
+                pupil = replace(pupil, stopped=found)
+            else:
+                result, change = found, None if pupil.evaluated is None else _known(found - pupil.evaluated)
+                pupil = replace(pupil, evaluated=found)
         return pupil, {
             "seed": pupil.seed,
             "episode": self.episode,
@@ -378,10 +375,10 @@ def _going(chunk: Chunk) -> list[int]:
     return [lane for lane, pupil in enumerate(chunk.pupils) if pupil.stopped is None]
 
 
-def _stopped(chunk: Chunk, lane: int, where: str) -> Chunk:
+def _stopped(chunk: Chunk, lane: int, why: str) -> Chunk:
     """Without the seed of one lane."""
     pupils = list(chunk.pupils)
-    pupils[lane] = replace(pupils[lane], stopped=f"{where}: not a finite number")
+    pupils[lane] = replace(pupils[lane], stopped=why)
     return chunk._replace(pupils=pupils)
 
 
@@ -395,8 +392,13 @@ def _without(chunk: Chunk, before: Chunk, lanes: Sequence[int]) -> Chunk:
 
 def _lane(metrics: dict[str, np.ndarray], lane: int) -> Record:
     """None is what is not known: the same before it is written down and after."""
-    told = {name: value[lane].tolist() for name, value in metrics.items()}
-    return {name: None if isinstance(each, float) and not isfinite(each) else each for name, each in told.items()}
+    return {name: _known(value[lane].tolist()) for name, value in metrics.items()}
+
+
+def _known(told: Any) -> Any:
+    if isinstance(told, list):
+        return [_known(each) for each in told]
+    return None if isinstance(told, float) and not isfinite(told) else told
 
 
 _append = jax.jit(Replay.append)
