@@ -122,8 +122,9 @@ def spread(
     known = np.isfinite(each)
     middle, low, high = np.full((3, each.shape[1]), np.nan)
     # Points at which the same seeds have numbers share their draws: a handful of bootstraps, however long the run.
-    for pattern in np.unique(known, axis=1).T:
-        points = (known == pattern[:, None]).all(axis=0)
+    patterns, which = np.unique(known, axis=1, return_inverse=True)
+    for place, pattern in enumerate(patterns.T):
+        points = which.ravel() == place
         rows = each[np.ix_(pattern, points)]
         if len(rows) == 1:
             middle[points] = rows[0]

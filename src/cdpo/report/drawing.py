@@ -25,6 +25,7 @@ _NUMBER = r"-?\d{1,12}(?:\.\d{1,12})?"
 _NUMBERS = rf"{_NUMBER}(?:[ ,]+{_NUMBER})*"
 _NAME = r"[A-Za-z][\w-]{0,99}"
 _PAINT = r"none|#[0-9a-f]{6}"
+_TURNED = rf"(?:[a-z]+\({_NUMBERS}\) ?)*"
 _SHAPE = {"id": _NAME, "d": r"[MLQCz0-9. \n-]*", "style": r"[^<>&]*", "clip-path": rf"url\(#{_NAME}\)"}
 
 # What an element may have, as patterns of the whole value, and what may be in it.
@@ -32,17 +33,19 @@ _ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "svg": {"viewBox": r"0 0 \d{1,6}(\.\d{1,6})? \d{1,6}(\.\d{1,6})?", "width": ".*", "height": ".*", "version": ".*"},
     "defs": {},
     "style": {"type": ".*"},
-    "g": {"id": ".*", "clip-path": _SHAPE["clip-path"]},
+    "g": {"id": ".*", "clip-path": _SHAPE["clip-path"], "style": _SHAPE["style"], "transform": _TURNED},
     "path": _SHAPE,
     "use": {"href": f"#{_NAME}", "x": _NUMBER, "y": _NUMBER, "style": _SHAPE["style"]},
-    "text": {"style": _SHAPE["style"], "x": _NUMBER, "y": _NUMBER, "transform": rf"(?:[a-z]+\({_NUMBERS}\) ?)*"},
+    "text": {"style": _SHAPE["style"], "x": _NUMBER, "y": _NUMBER, "transform": _TURNED},
+    "tspan": {"style": _SHAPE["style"], "x": _NUMBERS, "y": _NUMBERS},
     "clipPath": {"id": _NAME},
-    "rect": {name: _NUMBER for name in ("x", "y", "width", "height")},
+    "rect": dict.fromkeys(("x", "y", "width", "height"), _NUMBER),
 }
-_DRAWN = frozenset({"g", "defs", "path", "use", "text"})
+_DRAWN = frozenset({"g", "defs", "path", "use", "text", "rect"})
 _CHILDREN: Mapping[str, frozenset[str]] = {
     "svg": _DRAWN,
     "g": _DRAWN,
+    "text": frozenset({"tspan"}),
     "defs": frozenset({"style", "path", "clipPath"}),
     "clipPath": frozenset({"path", "rect"}),
 }
@@ -149,7 +152,7 @@ class _Reader:
 
     def _text(self, text: str) -> None:
         element = self._open[-1][0]
-        if element == "text":
+        if element in ("text", "tspan"):
             self._open[-1][2].append(text)
         elif element != "style" and text.strip():
             _refuse("text that is not drawn")
@@ -191,4 +194,4 @@ def _local(name: str, namespace: str) -> str:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise Foreign(f"it holds {what}")
+    raise Foreign(f"it holds {what[:100]}")

@@ -4,6 +4,8 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+_DEEPEST = 8  # settings in settings, or lists in lists; ours have three
+
 
 class Markup(str):
     """HTML that is safe to put into a page as it is. Make it by `tag` and `join` only."""
@@ -29,16 +31,16 @@ def facts(pairs: Mapping[str, str]) -> Markup:
     return tag("dl", *(tag("div", tag("dt", key), tag("dd", value)) for key, value in pairs.items()), class_="facts")
 
 
-def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one level of text.
+def flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, str]:
+    """Nested settings as one level of text; what is nested too deeply to be read is left out.
 
     >>> flat({"eta": 0.2, "prior": {"alpha": 1.0, "known": None}})
     {'eta': '0.2', 'prior.alpha': '1.0', 'prior.known': 'none'}
     """
     found = {}
     for key, each in value.items():
-        if isinstance(each, Mapping):
-            found.update(flat(each, f"{prefix}{key}."))
+        if isinstance(each, Mapping) and depth < _DEEPEST:
+            found.update(flat(each, f"{prefix}{key}.", depth + 1))
         else:
             found[f"{prefix}{key}"] = _words(each)
     return found
@@ -67,11 +69,13 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{round(100 * value, 1):g}%"
 
 
-def _words(value: object) -> str:
+def _words(value: object, depth: int = 0) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if depth == _DEEPEST or isinstance(value, Mapping):
+        return "…"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_words, value))
+        return ", ".join(_words(each, depth + 1) for each in value)
     return str(value)

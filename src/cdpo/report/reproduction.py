@@ -48,10 +48,10 @@ def comparison(folders: Mapping[str, RunFolder]) -> Markup:
 def drawn(folder: RunFolder) -> list[Path]:
     """The figures and their data, which `cdpo reproduce` wrote, in its order."""
     names = folder.summary.get("figures") if folder.finished else None
-    if not names or not isinstance(names, list):
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         command = printable(str(folder.config.get("command", "cdpo reproduce")))
         raise UserError(f"{str(folder.path)!r} has no figures yet; go on with: {command}")
-    return [folder.inside("figures", name) for name in dict.fromkeys(map(str, names))]
+    return [folder.inside("figures", name) for name in dict.fromkeys(names)]
 
 
 def _outline(folder: RunFolder) -> dict[str, str]:

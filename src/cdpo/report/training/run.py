@@ -1,6 +1,7 @@
 """A training run as its folder tells of it, and what its seeds come to."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,8 @@ from cdpo.report.values import is_count, is_number, nested
 from cdpo.runs import RunFolder
 
 _LAST = 3  # evaluations whose mean is the final evaluation
+_MOST = 10**7  # of seeds times episodes, most of which a folder may leave out
+_SEED = re.compile(r"[0-9]{1,18}")
 TOLERATED = 1.1  # of the bound of the trust region; what was spent is an estimate
 LOSS = 0.01  # of the range of a seed's evaluations; what is less is the noise of a policy that has settled
 
@@ -41,8 +44,11 @@ class Run:
         summary = folder.summary if folder.finished else {}
         if folder.finished and not lines:
             raise _damaged(folder, "it holds nothing, though the run has finished")
-        stopped = {int(seed): str(why) for seed, why in nested(summary, "stopped").items() if seed.isdecimal()}
-        return cls(folder, folder.config, summary, lines, stopped)
+        stopped = {int(seed): str(why) for seed, why in nested(summary, "stopped").items() if _SEED.fullmatch(seed)}
+        run = cls(folder, folder.config, summary, lines, stopped)
+        if len(run.seeds) * len(run.episodes) > _MOST:
+            raise _damaged(folder, f"it tells of {len(run.seeds):,} seeds and {len(run.episodes):,} episodes")
+        return run
 
     @property
     def agent(self) -> str:
