@@ -82,86 +82,16 @@ NO_XML = {
     "more-after": HEAD + "</svg><script>fetch('{far}')</script>",
 }
 
-ELEMENTS = [
-    "html",
-    "head",
-    "meta",
-    "title",
-    "style",
-    "body",
-    "main",
-    "header",
-    "footer",
-    "section",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "p",
-    "pre",
-    "code",
-    "dl",
-    "dt",
-    "dd",
-    "div",
-    "span",
-    "i",
-    "details",
-    "summary",
-    "figure",
-    "figcaption",
-    "ul",
-    "li",
-    "table",
-    "thead",
-    "tbody",
-    "tfoot",
-    "tr",
-    "th",
-    "td",
-    "svg",
-    "defs",
-    "g",
-    "path",
-    "use",
-    "text",
-    "tspan",
-    "clippath",
-    "rect",
-    "line",
-]
-ATTRIBUTES = [
-    "charset",
-    "name",
-    "content",
-    "http-equiv",
-    "lang",
-    "class",
-    "style",
-    "tabindex",
-    "role",
-    "aria-label",
-    "aria-hidden",
-    "scope",
-    "colspan",
-    "width",
-    "height",
-    "viewbox",
-    "id",
-    "d",
-    "x",
-    "y",
-    "x1",
-    "x2",
-    "y1",
-    "y2",
-    "transform",
-    "clip-path",
-    "xlink:href",
-    "stroke",
-    "stroke-width",
-    "stroke-dasharray",
-]
+ELEMENTS = re.findall(
+    r"\w+",
+    """html head meta title style body main header footer section h1 h2 h3 h4 p pre code dl dt dd div span i details
+    summary figure figcaption ul li table thead tbody tfoot tr th td svg defs g path use text tspan clippath rect line""",
+)
+ATTRIBUTES = re.findall(
+    r"[\w:-]+",
+    """charset name content http-equiv lang class style tabindex role aria-label aria-hidden scope colspan width height
+    viewbox id d x y x1 x2 y1 y2 transform clip-path xlink:href stroke stroke-width stroke-dasharray""",
+)
 METAS = {
     (("charset", "utf-8"),),
     (("name", "viewport"), ("content", "width=device-width, initial-scale=1")),
@@ -209,18 +139,8 @@ def trained(path, far):
     config = {"kind": "train", "settings": {"rule": {evil: evil, "list": [evil]}, evil: {evil: evil}, "x": evil}}
     config |= dict.fromkeys(("task", "agent", "solver", "learner", "preset", "command"), evil)
     run = RunFolder.create(path, {**config, "versions": {evil: evil}, "hardware": {evil: {evil: evil}}})
-    lines = [
-        {
-            "seed": 0,
-            "episode": episode,
-            "env_steps": 9 * episode,
-            "return": 1.0,
-            "eval_return": 2.0 * episode,
-            evil: evil,
-        }
-        for episode in range(3)
-    ]
-    run.extend([{**each, "model_error": evil, "coverage_map_test": [evil]} for each in lines])
+    words = {"model_error": evil, "coverage_map_test": [evil], evil: evil}
+    run.extend([{"seed": 0, "episode": place, "eval_return": 2.0 * place, **words} for place in range(3)])
     run.write_summary({"stopped": {"0": evil, "1": evil, evil: evil}, "versions": {evil: evil}, "wall_s": evil})
     return run
 
@@ -232,8 +152,8 @@ def tabular(path, far):
     run = RunFolder.create(path, config)
     record = {
         **{"env": evil, "size": 8, "agent": evil, "label": evil, "settings": {evil: {evil: [evil]}}, "steps": 9},
-        **{"seeds": [0], "stuck_fraction": 0.0, "curve": dict.fromkeys(("steps", "mean", "low", "high"), [1.0, 2.0])},
-        **dict.fromkeys(("regret", "expected_regret", "normalised_regret", "value_regret"), [1.0]),
+        **{"seeds": [0], "stuck_fraction": 0.0, "curve": {key: [1.0, 2.0] for key in ("steps", "mean", "low", "high")}},
+        **{key: [1.0] for key in ("regret", "expected_regret", "normalised_regret", "value_regret")},
     }
     run.write_summary({"results": [record, {**record, "size": 9}], "hardware": {evil: evil}})
     return run
