@@ -8,7 +8,7 @@ EXTRAS := .venv/.extras
 PEERS := .venv/.peers
 DEMO := inverted-pendulum --seeds 2 --episodes 8
 
-.PHONY: help venv demo test test-slice test-all durations mutants lint format bench clean
+.PHONY: help venv demo test test-slice test-all durations mutants faults lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ durations: $(EXTRAS) ## run every test, and keep what the slow ones take in test
 
 mutants: $(STAMP) ## plant mistakes in a copy of the source and see which the tests catch
 	@$(BIN)/python tools/mutants.py --jobs 2
+
+faults: $(STAMP) ## attack run folders for an hour: kills, crashes, errors, damage, strangers, races
+	@$(BIN)/python tools/faults.py --keep
 
 format: $(STAMP) ## format the code and apply safe fixes
 	@$(BIN)/ruff check --quiet --fix-only .
