@@ -1,6 +1,7 @@
 """Agents as objects: `cdpo.CDPO(task).learn(episodes=20)`."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -16,6 +17,7 @@ from cdpo.progress import Progress
 from cdpo.runs import RunFolder, check_free
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task, find_task
+from cdpo.tasks.asking import BrokenEnvironment
 from cdpo.training.collect import evaluation
 from cdpo.training.config import run_config, seed_numbers, settings_of, task_of
 from cdpo.training.loop import Record, Trainer
@@ -117,11 +119,14 @@ class DeepAgent:
 
     @property
     def best(self) -> "Seed":
-        """The seed with the best last evaluation; the first, before any."""
-        scores = [
-            -np.inf if pupil.evaluated is None or pupil.stopped else pupil.evaluated for pupil in self._trainer.pupils
-        ]
-        return self[int(np.argmax(scores))]
+        """The seed with the best last evaluation, a stopped one only if none goes on; the first, before any."""
+
+        def merit(index: int) -> tuple[bool, float]:
+            pupil = self._trainer.pupils[index]
+            score = -np.inf if pupil.evaluated is None else pupil.evaluated
+            return pupil.stopped is None, score if np.isfinite(score) else -np.inf
+
+        return self[max(range(len(self)), key=merit)]
 
     def predict(
         self,
@@ -141,8 +146,24 @@ class DeepAgent:
         return self.best.planner(**changes)
 
     def evaluate(self, episodes: int = 10) -> np.ndarray:
-        """Returns of new episodes by the mode of each seed's policy, [seeds, episodes]."""
-        return np.array([self[index].evaluate(episodes) for index in range(len(self))])
+        """Returns of new episodes by the mode of each seed's policy, [seeds, episodes].
+
+        NaN where anything was no finite number, and in the row of a seed that cannot be evaluated, of which a warning
+        tells. If none can, it is an error.
+        """
+        found: list[np.ndarray | None] = []
+        failed: list[str] = []
+        for each in self._seeds:
+            try:
+                found.append(each.evaluate(episodes))
+            except UserError as error:
+                if len(failed) == len(self) - 1:
+                    raise
+                found.append(None)
+                failed.append(f"seed {each.seed}: {error}")
+        for line in failed:
+            warnings.warn(line, RuntimeWarning, stacklevel=2)
+        return np.array([np.full(episodes, np.nan) if each is None else each for each in found])
 
     @property
     def model(self) -> "Model":
@@ -167,8 +188,8 @@ class DeepAgent:
         folder = self._new_folder(path, self.seeds[which])
         (folder.path / "checkpoints").mkdir()
         policies = jax.tree.map(lambda leaf: leaf[which], self._trainer.minds().policy)
-        evaluated = {"evaluated": [pupil.evaluated for pupil in self._trainer.pupils[which]]}
-        save_arrays(folder.path / "checkpoints" / POLICY, flatten(policies, names), evaluated)
+        told = {name: [getattr(p, name) for p in self._trainer.pupils[which]] for name in ("evaluated", "stopped")}
+        save_arrays(folder.path / "checkpoints" / POLICY, flatten(policies, names), told)
         return folder.path
 
     def _new_folder(self, path: str | Path, seeds: Sequence[int]) -> RunFolder:
@@ -213,13 +234,16 @@ class Seed:
         return task.unscaled(self._policy(seen, noise)).astype(np.float32), state
 
     def evaluate(self, episodes: int = 10, *, planner: Planner | None = None) -> np.ndarray:
-        """Returns of new episodes by the policy's mode, or by planning, [episodes]."""
+        """Returns of new episodes by the policy's mode, or by planning, [episodes]; NaN where one had bad numbers."""
         if episodes < 1:
             raise UserError(f"episodes must be at least 1, not {episodes}")
         environment = self._trainer.pupils[self._index].environment
         acting = self._policy if planner is None else planner
         # Episode numbers count up from zero in training: these are others.
-        return np.array(evaluation(environment, self._trainer.task, acting, self.seed, 2**31, episodes))
+        try:
+            return np.array(evaluation(environment, self._trainer.task, acting, self.seed, 2**31, episodes))
+        except BrokenEnvironment as broken:
+            raise UserError(f"the environment failed: {broken}; mend it, cdpo check-env tries it") from broken
 
     def planner(self, **changes: Any) -> Planner:
         """That acts by planning on models drawn from what this seed believes, whichever solver it learned with.
@@ -382,16 +406,23 @@ def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
         arrays, meta = load_arrays(checkpoints / STATE, renamed)
         mark = "policy."
         arrays = {name.removeprefix(mark): array for name, array in arrays.items() if name.startswith(mark)}
-        evaluated = [pupil.get("evaluated") for pupil in meta.get("pupils", [])]
+        evaluated, stopped = (
+            [pupil.get(name) for pupil in meta.get("pupils", [])] for name in ("evaluated", "stopped")
+        )
     elif (checkpoints / POLICY).exists():
         arrays, meta = load_arrays(checkpoints / POLICY, renamed)
         evaluated = meta.get("evaluated", [])
+        stopped = meta.get("stopped", [None] * len(evaluated))  # earlier versions did not tell
     else:
         raise UserError(f"{str(checkpoints.parent)!r} has no checkpoint yet; train it first")
     policy = restore(minds.policy, arrays, names)
     none = [np.zeros((0, trainer.row_width), np.float32)] * len(trainer.pupils)
     known = [value if isinstance(value, float) else None for value in evaluated]
-    if len(known) != len(trainer.pupils):
+    reasons = [value if isinstance(value, str) else None for value in stopped]
+    if not len(known) == len(reasons) == len(trainer.pupils):
         raise UserError(f"{str(checkpoints.parent)!r} holds other seeds than its config.json says; restore a copy")
-    told = [{"steps": 0, "iterations": 0, "evaluated": value, "stopped": None} for value in known]
+    told = [
+        {"steps": 0, "iterations": 0, "evaluated": value, "stopped": why}
+        for value, why in zip(known, reasons, strict=True)
+    ]
     trainer.restore(0, minds._replace(policy=policy), none, told)
