@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import importlib.util
+import json
 import os
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -153,6 +154,18 @@ def script() -> Callable[[Path], ModuleType]:
         return module
 
     return load
+
+
+@pytest.fixture(scope="session")
+def edited() -> Callable[..., None]:
+    """Changes entries of a JSON file of a run as its owner would, on purpose."""
+
+    def edit(path: Path, **entries: Any) -> None:
+        told = {**json.loads(path.read_text()), **entries}
+        told.pop("crc32", None)
+        path.write_text(json.dumps({**told, "crc32": None}))
+
+    return edit
 
 
 @pytest.fixture(scope="session")

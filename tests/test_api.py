@@ -92,10 +92,12 @@ def test_the_policy_of_one_seed_is_an_agent_of_its_own(tmp_path, agent):
     np.testing.assert_array_equal(loaded.evaluate(2)[0], agent[1].evaluate(2))
 
 
-def test_a_module_that_a_folder_names_is_imported_for_nobody_who_did_not_ask(tmp_path, agent, monkeypatch, capsys):
+def test_a_module_that_a_folder_names_is_imported_for_nobody_who_did_not_ask(
+    tmp_path, agent, monkeypatch, capsys, edited
+):
     path = agent.save(tmp_path / "kept", policy_only=True)
     word = "registers:cdpo/PendulumSwingup-v0"
-    (path / "config.json").write_text(json.dumps({**json.loads((path / "config.json").read_text()), "task": word}))
+    edited(path / "config.json", task=word)
     (tmp_path / "registers.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert _run(["evaluate", str(path)]) == 2

@@ -257,7 +257,7 @@ MISTAKES = {
     "resume foreign": "unknown setting of tabular 'ledgr'; did you mean 'ledger'?",
     "resume other": "is a reproduction; go on with: cdpo reproduce",
     "resume strange": "of kind 'strange', which cannot be resumed",
-    "resume newer": "has format 99, and this cdpo reads up to 1; install a newer cdpo",
+    "resume newer": "has format 99, and this cdpo reads up to 2; install a newer cdpo",
     "evaluate newer": "install a newer cdpo",
     "report newer": "install a newer cdpo",
     "report other": "has no figures yet; go on with: cdpo reproduce",
@@ -391,7 +391,8 @@ def test_a_reader_that_has_had_enough_gets_no_traceback():
 
 def test_a_run_folder_holds_what_the_contract_says(run):
     folder, out, _ = run
-    assert {path.name for path in folder.iterdir()} == {"config.json", "metrics.jsonl", "summary.json", "figures"}
+    names = {"config.json", "metrics.jsonl", "summary.json", "figures", ".lock"}
+    assert {path.name for path in folder.iterdir()} == names
     assert {path.name for path in (folder / "figures").iterdir()} == {"regret.png", "regret.svg", "regret.csv"}
     config = json.loads((folder / "config.json").read_text())
     assert config["kind"] == "tabular" and config["command"] == f"cdpo {COMMAND} --out {folder}"
@@ -416,7 +417,7 @@ def test_a_run_folder_holds_what_the_contract_says(run):
             low <= mean <= high for low, mean, high in zip(curve["low"], curve["mean"], curve["high"], strict=True)
         )
         assert curve["mean"][-1] == pytest.approx(np.mean(each["regret"]), rel=1e-5)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = RunFolder.open(folder).records()
     assert sorted(lines, key=lambda each: AGENTS.index(each["agent"])) == summary["results"]
 
     table = [row.split() for row in out.splitlines()]

@@ -11,7 +11,9 @@ import pytest
 
 from cdpo import runs
 from cdpo.errors import UserError
-from cdpo.runs import RunFolder, check_free, write_atomic
+from cdpo.files import write_atomic
+from cdpo.runs import RunFolder, check_free
+from cdpo.sealed import sealed
 
 
 def run_child(code, *arguments):
@@ -21,7 +23,8 @@ def run_child(code, *arguments):
 # A child that dies, as by a power switch, at the n-th call of one function of os.
 KILLED = """
 import os, signal, sys
-from cdpo.runs import RunFolder, write_atomic
+from cdpo.files import write_atomic
+from cdpo.runs import RunFolder
 function, count = sys.argv[1], int(sys.argv[2])
 real = getattr(os, function)
 def deadly(*arguments, **keywords):
@@ -58,11 +61,10 @@ def test_what_a_kill_left_half_written_is_swept_and_nothing_else(tmp_path):
     for path in mine:
         path.write_text("mine")
     (run.path / name).mkdir()  # no file, so none of ours
-    kept = {*mine[:3], *places[1:], run.path / "config.json", run.path / name}
-    run.sweep()
-    assert set(run.path.rglob("*")) == kept and mine[3].exists()
-    run.sweep()
-    assert set(run.path.rglob("*")) == kept
+    kept = {*mine[:3], *places[1:], run.path / "config.json", run.path / ".lock", run.path / name}
+    for _ in range(2):
+        with run.writing():
+            assert set(run.path.rglob("*")) == kept and mine[3].exists()
 
 
 @pytest.mark.parametrize(("function", "count"), [("fsync", 1), ("replace", 1), ("fsync", 2), ("rename", 1)])
@@ -183,7 +185,8 @@ def test_open_refuses_what_is_no_run(tmp_path):
 def test_a_folder_of_a_newer_format_asks_for_a_newer_library_and_one_that_tells_none_is_of_the_first(tmp_path):
     run = RunFolder.create(tmp_path / "run", {"a": 1})
     (run.path / "config.json").write_text('{"a": 1}')
-    assert RunFolder.open(run.path).config == {"a": 1}
+    (run.path / "metrics.jsonl").write_text('{"b": 2}\n')
+    assert RunFolder.open(run.path).config == {"a": 1} and run.records() == [{"b": 2}]
     for told, complaint in [(runs.FORMAT + 1, "install a newer cdpo"), (0, "damaged"), ("1", "damaged")]:
         (run.path / "config.json").write_text(json.dumps({"format": told}))
         with pytest.raises(UserError, match=complaint) as caught:
@@ -207,7 +210,7 @@ def test_json_is_strict(tmp_path):
         raise AssertionError(f"{name} is not JSON")
 
     text = (run.path / "summary.json").read_text()
-    assert json.loads(text, parse_constant=reject) == run.summary
+    assert json.loads(text, parse_constant=reject) == run.summary | {"crc32": text[-12:-4]}
     assert run.summary == {
         "nan": None,
         "array": [[1.0, None], [None, 2.0]],
@@ -256,11 +259,14 @@ def test_a_torn_file_gives_the_whole_records_and_goes_on(tmp_path):
 
 def test_damage_that_is_no_crash_is_named(tmp_path):
     run = RunFolder.create(tmp_path / "run", {})
-    path = run.path / "metrics.jsonl"
-    path.write_text('{"a": 1}\nnonsense\n')
-    assert run.records() == [{"a": 1}]
-    path.write_text('{"a": 1}\nnonsense\n{"a": 3}\n')
-    with pytest.raises(UserError, match="damaged at line 2"):
+    path, lines = run.path / "metrics.jsonl", [sealed({"a": number}) for number in range(3)]
+    path.write_text(lines[0] + "nonsense\n")
+    assert run.records() == [{"a": 0}]  # torn, as far as one can see
+    run.write_summary({})
+    with pytest.raises(UserError, match="line 2: it has no checksum"):  # in a run that has finished nothing is
+        run.records()
+    path.write_text(lines[0] + "nonsense\n" + lines[2])
+    with pytest.raises(UserError, match="line 2"):
         run.records()
 
 

@@ -26,8 +26,9 @@ from cdpo.agents.cdpo import CDPO
 from cdpo.agents.model_based import Bench, Plan
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
+from cdpo.files import write_atomic
 from cdpo.report.figures import csv_bytes
-from cdpo.runs import RunFolder, keep_programs, write_atomic
+from cdpo.runs import RunFolder, keep_programs
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy, Policy
 from cdpo.training.collect import evaluation, initial_states

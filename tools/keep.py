@@ -25,8 +25,9 @@ from typing import Any
 from cdpo.cells import Records
 from cdpo.errors import UserError
 from cdpo.experiments import FIGURES
+from cdpo.files import write_atomic
 from cdpo.report.style import house
-from cdpo.runs import RunFolder, write_atomic
+from cdpo.runs import RunFolder
 from cdpo.version import checked_format
 
 _FORMAT = 1  # of records.jsonl and manifest.json

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from cdpo.errors import UserError
+from cdpo.files import write_atomic
 from cdpo.report.figures import csv_bytes
-from cdpo.runs import RunFolder, write_atomic
+from cdpo.runs import RunFolder
 from cdpo.training.config import seed_numbers, settings_of, task_of
 from cdpo.training.loop import Trainer
 from cdpo.training.run import read_checkpoint

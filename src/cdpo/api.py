@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,19 +13,21 @@ import numpy as np
 from cdpo.agents import ModelBased, ModelMind, Planner
 from cdpo.dynamics.models import Belief, sampled_models
 from cdpo.errors import UserError
+from cdpo.files import quoted
 from cdpo.progress import Progress
 from cdpo.runs import RunFolder, check_free
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task, find_task
 from cdpo.tasks.asking import BrokenEnvironment
+from cdpo.training.checkpoints import FOLDER, POLICY, go_on, has_state, policies
 from cdpo.training.collect import evaluation
-from cdpo.training.config import run_config, seed_numbers, settings_of, task_of
-from cdpo.training.loop import Record, Trainer
+from cdpo.training.config import records_of, run_config, seed_numbers, seeds_of, settings_of, task_of
+from cdpo.training.loop import Lived, Record, Trainer
 from cdpo.training.presets import build_settings, preset
-from cdpo.training.run import POLICY, STATE, Journal, read_checkpoint, returns_note, summarise
-from cdpo.training.schema import names, renamed
+from cdpo.training.run import Journal, returns_note, summarise
+from cdpo.training.schema import names
 from cdpo.training.settings import Settings
-from cdpo.training.store import flatten, load_arrays, restore, save_arrays
+from cdpo.training.store import flatten, restore, save_arrays
 
 # At decision time a plan is made for one state and not for many: it can be searched for more thoroughly.
 _DECIDING = {"candidates": 64, "elites": 8, "iterations": 3}
@@ -46,6 +48,7 @@ class DeepAgent:
         reward: Callable[..., Any] | None = None,
         terminates: Callable[..., Any] | None = None,
         horizon: int | None = None,
+        env_timeout: float | None = None,
         **changes: Any,
     ) -> None:
         """An agent that has learned nothing yet.
@@ -53,12 +56,15 @@ class DeepAgent:
         `task` is a task's name, a Gymnasium id, an environment, a function that returns one, or a Task. On an
         environment that is not ours, reward and termination are learned unless functions of (s, a, s') are given.
 
+        With `env_timeout`, an environment that takes longer than so many seconds for a step or a reset ends its seed.
+
         The preset's settings can be changed by part, `dyna={"horizon": 20}`, and those of the rule itself by name,
         `kl=0.05`.
         """
-        found = find_task(task, reward=reward, terminates=terminates, horizon=horizon)
+        found = find_task(task, reward=reward, terminates=terminates, horizon=horizon, env_timeout=env_timeout)
         word = task if isinstance(task, str) and reward is None and terminates is None else None
         self._begin(found, word, build_settings(found, self.rule, preset, changes), preset, seeds, seed)
+        self._env_timeout = env_timeout
 
     def _begin(self, task: Task, word: str | None, settings: Settings, preset: str, seeds: int, seed: int) -> Self:
         """Before any episode; `word` is what the task can be found by again."""
@@ -67,6 +73,7 @@ class DeepAgent:
         self._trainer = Trainer(task, settings, seed_numbers(seeds, seed))
         self._seeds = [Seed(self, index) for index in range(seeds)]
         self._policy_only = False
+        self._env_timeout: float | None = None
         self._wall = 0.0
         self.records: list[Record] = []
         return self
@@ -94,18 +101,23 @@ class DeepAgent:
             raise UserError(f"episodes must be at least 1, not {episodes}")
         last = max(self._trainer.episode - 1, 0) + episodes
         self.settings.loop.check_learns(last)
+        self._since = time.monotonic()
         with Progress() as display:
             task = display.task(f"{self.task.name}, {self.rule}", last + 1) if progress else None
             while self._trainer.episode <= last and self._trainer.going:
-                began = time.monotonic()
-                lived = self._trainer.advance(last=self._trainer.episode == last)
-                self._wall += time.monotonic() - began
-                self.records += [{**record, "wall_s": round(self._wall, 3)} for record in lived.records]
+                lived = self._trainer.advance(last=self._trainer.episode == last, keep=self._keep)
                 if task is not None:
                     task.advance(note=returns_note(lived.records))
             if task is not None:
                 task.done()
         return self
+
+    def _keep(self, lived: Lived) -> None:
+        """The records of an episode; its time is that since the one before, or since `learn` began."""
+        now = time.monotonic()
+        self._wall += now - self._since
+        self._since = now
+        self.records += [{**record, "wall_s": round(self._wall, 3)} for record in lived.records]
 
     def __len__(self) -> int:
         """The number of seeds."""
@@ -175,27 +187,29 @@ class DeepAgent:
         if policy_only or self._policy_only:
             return self._save_policies(path, slice(None))
         folder = self._new_folder(path, self.seeds)
-        kept = Journal(folder, self._trainer)
-        try:
-            kept.adopt(self.records)
-        finally:
-            kept.close()
-        folder.write_summary(summarise(folder, self._trainer, self._wall))
+        with folder.writing():
+            kept = Journal(folder, self._trainer)
+            try:
+                kept.adopt(self.records)
+            finally:
+                kept.close()
+            folder.write_summary(summarise(folder, self._trainer, self._wall))
         return folder.path
 
     def _save_policies(self, path: str | Path, which: slice) -> Path:
         """Those of some seeds, with nothing else."""
         folder = self._new_folder(path, self.seeds[which])
-        (folder.path / "checkpoints").mkdir()
-        policies = jax.tree.map(lambda leaf: leaf[which], self._trainer.minds().policy)
+        policy = jax.tree.map(lambda leaf: leaf[which], self._trainer.minds().policy)
         told = {name: [getattr(p, name) for p in self._trainer.pupils[which]] for name in ("evaluated", "stopped")}
-        save_arrays(folder.path / "checkpoints" / POLICY, flatten(policies, names), told)
+        with folder.writing():
+            save_arrays(folder.folder(FOLDER) / POLICY, flatten(policy, names), told)
         return folder.path
 
     def _new_folder(self, path: str | Path, seeds: Sequence[int]) -> RunFolder:
         check_free(path)
         episodes = max(self.episodes - 1, 0)
-        return RunFolder.create(path, run_config(self.task, self._word, self.settings, self.preset, seeds, episodes))
+        told = self.task, self._word, self.settings, self.preset, seeds, episodes, self._env_timeout
+        return RunFolder.create(path, run_config(*told))
 
 
 class Seed:
@@ -380,49 +394,29 @@ def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> De
     `task` must be given again if it was an environment or a function and not a name, or a name with a module to import.
     """
     folder = RunFolder.open(path)
-    config = folder.config
-    settings = settings_of(folder)
-    found = task_of(folder) if task is None else find_task(task, horizon=config.get("horizon"))
+    config, settings = folder.config, settings_of(folder)
+    seeds, (arrays, known) = seeds_of(folder), policies(folder)
+    if len(known) != len(seeds):  # before anything is made for each of them
+        told = f"{len(known)} seeds, and its config.json says {len(seeds)}"
+        raise UserError(f"{quoted(path)} holds {told}; restore a copy of it")
     word = config.get("task") if task is None else None
-    seeds = config.get("seeds")
-    if not isinstance(seeds, int) or not isinstance(config.get("seed"), int):
-        raise UserError(f"{str(path)!r} has no seeds in its config.json; start the run again elsewhere")
     kind = AGENTS[settings.rule.name]
-    agent = kind.__new__(kind)._begin(found, word, settings, str(config.get("preset")), seeds, config["seed"])
-    checkpoints = folder.path / "checkpoints"
-    if policy_only or not (checkpoints / STATE).exists():
+    preset = str(config.get("preset"))
+    agent = kind.__new__(kind)._begin(task_of(folder, task), word, settings, preset, len(seeds), seeds[0])
+    agent._env_timeout = config.get("env_timeout")
+    if policy_only or not has_state(folder):
         agent._policy_only = True
-        _read_policy(checkpoints, agent._trainer)
+        _adopt_policy(agent._trainer, arrays, known)
         return agent
-    agent._wall = read_checkpoint(folder, agent._trainer)["wall_s"]
-    agent.records = [record for record in folder.records() if record["episode"] < agent.episodes]
+    agent._wall = go_on(folder, agent._trainer).wall
+    agent.records = [record for record in records_of(folder) if record["episode"] < agent.episodes]
     return agent
 
 
-def _read_policy(checkpoints: Path, trainer: Trainer) -> None:
-    """The policies alone, of a whole checkpoint or of one that holds nothing else."""
+def _adopt_policy(trainer: Trainer, arrays: Mapping[str, np.ndarray], known: Sequence[Record]) -> None:
+    """The policies alone."""
     minds = trainer.minds()
-    if (checkpoints / STATE).exists():
-        arrays, meta = load_arrays(checkpoints / STATE, renamed)
-        mark = "policy."
-        arrays = {name.removeprefix(mark): array for name, array in arrays.items() if name.startswith(mark)}
-        evaluated, stopped = (
-            [pupil.get(name) for pupil in meta.get("pupils", [])] for name in ("evaluated", "stopped")
-        )
-    elif (checkpoints / POLICY).exists():
-        arrays, meta = load_arrays(checkpoints / POLICY, renamed)
-        evaluated = meta.get("evaluated", [])
-        stopped = meta.get("stopped", [None] * len(evaluated))  # earlier versions did not tell
-    else:
-        raise UserError(f"{str(checkpoints.parent)!r} has no checkpoint yet; train it first")
     policy = restore(minds.policy, arrays, names)
     none = [np.zeros((0, trainer.row_width), np.float32)] * len(trainer.pupils)
-    known = [value if isinstance(value, float) else None for value in evaluated]
-    reasons = [value if isinstance(value, str) else None for value in stopped]
-    if not len(known) == len(reasons) == len(trainer.pupils):
-        raise UserError(f"{str(checkpoints.parent)!r} holds other seeds than its config.json says; restore a copy")
-    told = [
-        {"steps": 0, "iterations": 0, "evaluated": value, "stopped": why}
-        for value, why in zip(known, reasons, strict=True)
-    ]
+    told = [{"steps": 0, "iterations": 0, **each} for each in known]
     trainer.restore(0, minds._replace(policy=policy), none, told)

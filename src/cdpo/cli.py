@@ -7,17 +7,25 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tyro
 
 from cdpo.commands import COMMANDS, Command
-from cdpo.errors import UserError, unknown
+from cdpo.commands.base import say
+from cdpo.errors import Notice, StorageError, UserError, unknown
 from cdpo.runs import hardware, keep_programs, versions
+from cdpo.signals import Ended, heed
 from cdpo.version import __version__
 
 INTERRUPTED = 130
+UNWRITTEN = 74  # as sysexits.h has it for input and output
+_NO_MEMORY = (
+    "there is not enough memory for these settings; smaller batches and networks, and fewer particles, plans or seeds, "
+    "need less"
+)
 
 
 def usage() -> str:
@@ -109,7 +117,9 @@ def _folded(box: str) -> str:
 
 
 def main() -> None:
-    """Entry point of the `cdpo` command."""
+    """What the `cdpo` command does."""
+    heed()
+    warnings.showwarning = _one_line(warnings.showwarning)
     try:
         code = _run(sys.argv[1:])
         sys.stdout.flush()
@@ -135,13 +145,35 @@ def _run(words: list[str]) -> int:
         keep_programs()
         return command.run(words) or 0
     except UserError as error:
-        print(f"cdpo: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except RuntimeError as error:
-        if not str(error).startswith("RESOURCE_EXHAUSTED"):
+        return _complain(error, 2)
+    except StorageError as error:
+        return _complain(error, UNWRITTEN)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _complain(StorageError.of(error, "mend that, and try again"), UNWRITTEN)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not str(error).startswith("RESOURCE_EXHAUSTED"):
             raise
-        print("cdpo: there is not enough memory for these settings: smaller batches and networks, and fewer particles,"
-              " plans or seeds, need less", file=sys.stderr)  # fmt: skip
-        return 2
+        return _complain(_NO_MEMORY, 2)
+    except Ended as error:
+        return error.code
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _complain(what: object, code: int) -> int:
+    say(f"cdpo: {' '.join(str(what).split())}")
+    return code
+
+
+def _one_line(show: Callable[..., None]) -> Callable[..., None]:
+    """How warnings are shown, but for what the user should know: that is a line as others of this command."""
+
+    def shown(message: Any, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, Notice):
+            say(f"cdpo: {message}")
+        else:
+            show(message, category, *where)
+
+    return shown

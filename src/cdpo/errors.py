@@ -13,6 +13,19 @@ class UserError(Exception):
     """
 
 
+class StorageError(Exception):
+    """A file could not be written or read, though nothing is wrong with what was asked: a full disk, a lost network.
+
+    The command line prints it as one line and exits with code 74.
+    """
+
+    @classmethod
+    def of(cls, error: OSError, advice: str) -> "StorageError":
+        """From what the system said."""
+        where = f" {str(error.filename)!r}" if error.filename is not None else ""
+        return cls(f"cannot write or read{where}: {error.strerror or error}; {advice}")
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a `name` that is none of the `known` ones, with the nearest of them.
 
@@ -36,3 +49,7 @@ def check_choices(settings: Any) -> None:
         value, hint = getattr(settings, field.name), hints[field.name]
         if get_origin(hint) is Literal and value not in get_args(hint):
             raise unknown(field.name, str(value), map(str, get_args(hint)))
+
+
+class Notice(UserWarning):
+    """Something that the user should know, in one line; the command line prints it as it is."""

@@ -1,50 +1,33 @@
 """Run folders: what a run was told to do, what it measured, and what came out.
 
 A process may be killed at any moment. Whatever stands under its final name is whole; only the last line of
-`metrics.jsonl` can be torn, and is then ignored. What was not yet renamed stays under a hidden name until `sweep`.
+`metrics.jsonl` can be torn, and is then ignored. What was not yet renamed stays under a hidden name until the next
+writer comes. There is one writer at a time (see `cdpo.lock`), and any number of readers beside it.
 """
 
 import contextlib
-import json
-import math
 import os
 import platform
 import re
 import shutil
 import threading
-import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from cdpo.errors import UserError
+from cdpo.files import damaged, inside, open_saved, quoted, sibling, sync, sync_folder, write_atomic
+from cdpo.lock import Lock
+from cdpo.sealed import Unsealed, sealed, unsealed
 from cdpo.version import __version__, checked_format
 
 # Of `config.json`, and with it of `metrics.jsonl` and `summary.json`; what is under `checkpoints` has its own.
-FORMAT = 1
-_HALF_WRITTEN = re.compile(r"\.cdpo-[0-9a-f]{32}\.tmp")  # the names of `_sibling`, and no others
-
-# Threads of one process share a metrics file; processes do not share run folders.
-_appending = threading.Lock()
-
-
-def write_atomic(path: str | Path, data: str | bytes) -> None:
-    """Writes `data` so that a crash leaves `path` either as it was or whole, never in between."""
-    path = Path(path)
-    temporary = _sibling(path)
-    try:
-        # Not tempfile: its files are private to the user, whatever the umask says.
-        with open(temporary, "xb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+FORMAT = 2
+_SEALED = 2  # the first whose JSON has checksums
+_HALF_WRITTEN = re.compile(r"\.cdpo-[0-9a-f]{32}\.tmp")  # the names of `files.sibling`, and no others
+CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 
 
 def check_free(path: str | Path) -> None:
@@ -54,35 +37,42 @@ def check_free(path: str | Path) -> None:
         path.lstat()
     except FileNotFoundError:
         pass
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError for a name with a null character
         raise _cannot_create(path, error) from error
     else:
-        raise UserError(f"{_quoted(path)} already exists; choose another folder for the run")
+        raise UserError(f"{quoted(path)} already exists; choose another folder for the run")
     ancestor = next(parent for parent in path.absolute().parents if parent.exists())
     if not os.access(ancestor, os.W_OK | os.X_OK):
-        raise UserError(f"cannot create {_quoted(path)}: {_quoted(ancestor)} is not writable; choose another")
+        raise UserError(f"cannot create {quoted(path)}: {quoted(ancestor)} is not writable; choose another")
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunFolder:
     """The folder of one run. Get one by `RunFolder.create` or `RunFolder.open`."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        """Nobody writes yet."""
+        self._lock: Lock | None = None
+        self._held = contextlib.ExitStack()  # the lock, from the first of this process that writes to the last
+        self._writers = 0
+        self._turn = threading.Lock()  # of threads of this process
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunFolder":
         """A new run at `path`, which must not exist; its parents are made."""
         path = Path(path)
         check_free(path)
-        text = _json({"format": FORMAT, **config}, indent=2)
+        text = sealed({"format": FORMAT, **config}, indent=2)
         # Filled under another name and then renamed, so that a run never exists without its configuration.
-        temporary = _sibling(path)
+        temporary = sibling(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()
-            write_atomic(temporary / "config.json", text)
+            write_atomic(temporary / CONFIG, text)
             os.rename(temporary, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if isinstance(error, OSError):
@@ -95,37 +85,88 @@ class RunFolder:
         """The run at `path`; a UserError if there is none or its configuration is damaged."""
         run = cls(Path(path))
         if not run.path.is_dir():
-            raise UserError(f"{_quoted(path)} is not a run: there is no such folder")
-        if not (run.path / "config.json").exists():
-            raise UserError(f"{_quoted(path)} is not a run: it has no config.json")
+            raise UserError(f"{quoted(path)} is not a run: there is no such folder")
+        if not run.inside(CONFIG).exists():
+            raise UserError(f"{quoted(path)} is not a run: it has no {CONFIG}")
         _ = run.config  # reading it is the check
         return run
+
+    def inside(self, *names: str) -> Path:
+        """The path of something in this folder; a UserError if a link is on the way, or no file or folder."""
+        return inside(self.path, names)
 
     @property
     def config(self) -> dict[str, Any]:
         """What the run was told to do."""
-        path = self.path / "config.json"
-        config = _read_object(path)
-        checked_format(path, config.get("format", 1), FORMAT)  # before 0.2.0 it was not told
-        return config
+        path = self.inside(CONFIG)
+        data = _read(path)
+        config = _object(path, data, required=False)
+        told = checked_format(path, config.get("format", 1), FORMAT)  # before 0.2.0 it was not told
+        return config if told < _SEALED else _object(path, data, required=True)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a summary; what it is of, may have been told to go on since."""
+        return self.inside(SUMMARY).exists()
 
     @property
     def summary(self) -> dict[str, Any]:
         """What came out; a UserError while the run has not finished."""
-        if not (self.path / "summary.json").exists():
-            raise UserError(f"{_quoted(self.path)} has no summary.json: the run has not finished; run it again")
-        return _read_object(self.path / "summary.json")
+        if not self.finished:
+            raise UserError(f"{quoted(self.path)} has no {SUMMARY}: the run has not finished; run it again")
+        path = self.inside(SUMMARY)
+        return _object(path, _read(path), required=self._is_sealed)
 
     @property
     def figures(self) -> Path:
         """The folder of figures, which is made when first asked for."""
-        path = self.path / "figures"
+        return self.folder("figures")
+
+    def folder(self, name: str) -> Path:
+        """A folder in this one, which is made when first asked for."""
+        path = self.inside(name)
+        if path.is_file():
+            raise UserError(f"{quoted(path)} is a file where a folder belongs; move it elsewhere")
         path.mkdir(exist_ok=True)
         return path
 
+    @contextlib.contextmanager
+    def writing(self, *, taking_over: bool = False) -> Iterator[None]:
+        """Inside, this process is the only one that writes here; a UserError if another one does already.
+
+        `taking_over` is for whoever knows that the other one was given up: that ends before it would write again.
+        """
+        with self._turn:
+            if self._writers == 0:
+                lock = Lock(self.path)
+                self._held.enter_context(lock.held(taking_over=taking_over))
+                self._lock = lock
+                self._sweep()
+            self._writers += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._writers -= 1
+                if self._writers == 0:
+                    self._held.close()
+
+    def check_writing(self) -> None:
+        """A UserError if another writer has taken over."""
+        assert self._lock is not None and self._writers, "a run folder is written inside `with folder.writing()`"
+        self._lock.check()
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Writes another `config.json`, of the same format."""
+        with self.writing():
+            self.check_writing()
+            write_atomic(self.inside(CONFIG), sealed(config, indent=2))
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes `summary.json` as a whole."""
-        write_atomic(self.path / "summary.json", _json(summary, indent=2))
+        with self.writing():
+            self.check_writing()
+            write_atomic(self.inside(SUMMARY), sealed(summary, indent=2))
 
     def append(self, record: dict[str, Any]) -> None:
         """Adds one line to `metrics.jsonl`; it is on the disk when this returns."""
@@ -133,40 +174,60 @@ class RunFolder:
 
     def extend(self, records: Sequence[dict[str, Any]]) -> None:
         """Adds a line for each record to `metrics.jsonl`; they are on the disk when this returns."""
-        lines = "".join(map(_json, records)).encode()
-        path = self.path / "metrics.jsonl"
-        with _appending:
-            is_new = not path.exists()
-            with open(path, "ab+") as file:
+        lines = "".join(map(sealed, records)).encode()
+        with self.writing(), self._turn:
+            self.check_writing()
+            path = self.inside(METRICS)
+            if not path.exists():
+                write_atomic(path, b"")
+            with open_saved(path, "r+b") as file:
                 _cut_torn_line(file)
                 file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            if is_new:
-                _sync_folder(self.path)
+                sync(file)
 
     def records(self) -> list[dict[str, Any]]:
         """Every record of `metrics.jsonl`, less a last line that a crash tore."""
-        path = self.path / "metrics.jsonl"
+        path = self.inside(METRICS)
         if not path.exists():
             return []
-        *lines, _torn = path.read_bytes().split(b"\n")
+        required, whole = self._is_sealed, self.finished
+        *lines, _torn = _read(path).split(b"\n")
         records = []
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                if number == len(lines):
+                records.append(unsealed(line, required=required))
+            except Unsealed as error:
+                if number == len(lines) and not whole:
                     break
-                raise UserError(f"{_quoted(path)} is damaged at line {number}; restore or remove that line") from error
+                raise damaged(path, f"line {number}: {error}") from error
         return records
 
-    def sweep(self) -> None:
+    def set_aside(self, names: Sequence[tuple[str, ...]]) -> Path:
+        """Moves files of this folder that are there into a new one in it; where that is."""
+        with self.writing():
+            number = 1
+            while os.path.lexists(self.path / f"before-restart-{number}"):
+                number += 1
+            aside = self.folder(f"before-restart-{number}")
+            for place in names:
+                old = self.inside(*place)
+                if old.exists():
+                    (aside / Path(*place)).parent.mkdir(exist_ok=True)
+                    os.rename(old, aside / Path(*place))
+            return aside
+
+    @property
+    def _is_sealed(self) -> bool:
+        return self.config.get("format", 1) >= _SEALED
+
+    def _sweep(self) -> None:
         """Removes the files that a killed process had not renamed yet, here and in the folders of the run."""
-        for path in [*self.path.glob(".cdpo-*.tmp"), *self.path.glob("*/.cdpo-*.tmp")]:
-            if _HALF_WRITTEN.fullmatch(path.name) and path.is_file():
+        here = list(os.scandir(self.path))
+        below = [entry for each in here if each.is_dir(follow_symlinks=False) for entry in os.scandir(each.path)]
+        for entry in [*here, *below]:
+            if _HALF_WRITTEN.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):  # one that cannot be removed does no harm
-                    path.unlink()
+                    os.unlink(entry.path)
 
 
 def versions() -> dict[str, str]:
@@ -203,38 +264,21 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def _json(value: dict[str, Any], indent: int | None = None) -> str:
-    """Strict JSON with a final newline."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False) + "\n"
+def _read(path: Path) -> bytes:
+    with open_saved(path) as file:
+        return file.read()
 
 
-def _plain(value: Any) -> Any:
-    """`value` in JSON's own types: arrays become lists, NaN and the infinities null."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "tolist"):  # arrays and scalars of NumPy and JAX, without importing either
-        return _plain(value.tolist())
-    return value  # what JSON does not know either is a TypeError there
-
-
-def _read_object(path: Path) -> dict[str, Any]:
+def _object(path: Path, data: bytes, *, required: bool) -> dict[str, Any]:
+    """What a file of one object holds, with a checksum if one is required."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path) from error
-    if not isinstance(value, dict):
-        raise _damaged(path)
-    return value
+        return unsealed(data, required=required)
+    except Unsealed as error:
+        raise damaged(path, str(error)) from error
 
 
 def _cut_torn_line(file: Any) -> None:
-    """Cuts what follows the last newline, so that the next record does not continue a torn one."""
+    """Cuts what follows the last newline, so that the next record does not continue a torn one, and goes there."""
     end = file.seek(0, os.SEEK_END)
     if end == 0:
         return
@@ -242,31 +286,9 @@ def _cut_torn_line(file: Any) -> None:
     if file.read(1) != b"\n":
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
+    file.seek(0, os.SEEK_END)
 
 
-def _sibling(path: Path) -> Path:
-    """A hidden, unused name in the folder of `path`: the same file system, so that a rename is atomic."""
-    return path.parent / f".cdpo-{uuid.uuid4().hex}.tmp"
-
-
-def _sync_folder(path: Path) -> None:
-    """Makes a rename in the folder survive a power cut; only POSIX can open a folder for that."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _quoted(path: str | Path) -> str:
-    return repr(str(path))  # repr keeps a message on one line, whatever the name holds
-
-
-def _cannot_create(path: Path, error: OSError) -> UserError:
-    return UserError(f"cannot create {_quoted(path)}: {error.strerror or error}; choose another folder for the run")
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{_quoted(path)} is damaged or cannot be read; restore it, or start the run again elsewhere")
+def _cannot_create(path: Path, error: OSError | ValueError) -> UserError:
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"cannot create {quoted(path)}: {reason}; choose another folder for the run")

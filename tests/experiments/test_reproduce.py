@@ -164,7 +164,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, simulated, monkeypatch, r
         patch.setattr(study, "simulate", struck)
         code, out, err = call(line)
     assert (code, out) == (130, "")
-    assert err.splitlines() == [f"interrupted; what has finished is kept, go on with: cdpo {line}"]
+    assert err.splitlines() == [f"interrupted; what has finished is saved, go on with: cdpo {line}"]
     kept = RunFolder.open(tmp_path / "my run").records()
     assert not (tmp_path / "my run" / "summary.json").exists()
     simulated.clear()

@@ -349,7 +349,7 @@ def test_a_line_that_goes_by_its_agent_has_the_agents_look(tmp_path):
     assert legend[2][0] == style.looks({"cdpo": "cdpo"})["cdpo"].colour
 
 
-@pytest.mark.parametrize("bad", [{"episode": 1}, {"seed": "0", "episode": 1}, {"seed": 0, "episode": -1}, [1]])
+@pytest.mark.parametrize("bad", [{"episode": 1}, {"seed": "0", "episode": 1}, {"seed": 0, "episode": -1}])
 def test_damaged_metrics_are_a_users_error(tmp_path, bad):
     run = make_run(tmp_path / "run", [line(0, 0), line(0, 1)], {})
     with pytest.raises(UserError, match="line 3"):

@@ -157,7 +157,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path, tiny_words,
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "pickle", "gone log", "other shapes"])
-def test_a_damaged_checkpoint_is_one_line_and_nothing_is_lost(tmp_path, child, whole, damage):
+def test_a_damaged_checkpoint_is_one_line_and_nothing_is_lost(tmp_path, child, whole, edited, damage):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     (folder / "summary.json").unlink()
@@ -177,7 +177,7 @@ def test_a_damaged_checkpoint_is_one_line_and_nothing_is_lost(tmp_path, child, w
         case "other shapes":
             config = json.loads((folder / "config.json").read_text())
             config["settings"]["sac"]["hidden"] = [9]
-            (folder / "config.json").write_text(json.dumps(config))
+            edited(folder / "config.json", **config)
     before = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
     result = child("resume", str(folder))
     assert result.returncode == 2

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from cdpo.errors import StorageError
+
 
 class Command(Protocol):
     """What the dispatcher needs."""
@@ -15,12 +17,20 @@ class Command(Protocol):
 
 @contextlib.contextmanager
 def explained(go_on: str) -> Iterator[None]:
-    """Say on Ctrl-C that nothing finished is lost, and how to go on."""
+    """Say, where a signal or the disk ends a run, that nothing finished is lost, and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        print(f"interrupted; what has finished is kept, go on with: {go_on}", file=sys.stderr)
+        say(f"interrupted; what has finished is saved, go on with: {go_on}")
         raise
+    except OSError as error:
+        raise StorageError.of(error, f"what was saved before is whole; mend that, and go on with: {go_on}") from error
+
+
+def say(line: str) -> None:
+    """A line to whoever looks on; whether anybody does makes no difference."""
+    with contextlib.suppress(OSError, ValueError):  # a terminal may be gone
+        print(line, file=sys.stderr, flush=True)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 import tyro
 
 from cdpo.cells import run_here
-from cdpo.commands.base import explained
+from cdpo.commands.base import explained, say
 from cdpo.commands.tabular import Tabular, finish_tabular
 from cdpo.commands.training import STOPPED, resume_training
 from cdpo.errors import UserError, unknown
@@ -21,6 +21,7 @@ from cdpo.progress import Progress
 from cdpo.report import write_report
 from cdpo.report.tables import line
 from cdpo.runs import RunFolder
+from cdpo.training.run import set_aside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,29 +32,38 @@ class Resume:
     """The run folder."""
     episodes: int = 0
     """More episodes than the run was told; training only."""
+    task: str | None = None
+    """The run's task again: needed where its name has a module to import, which is not done for a folder's sake."""
+    env_timeout: float | None = None
+    """Seconds for an answer of the environment, if they are to be others than the run was told."""
+    restart: bool = False
+    """Begin anew: what was measured and learned is moved into a folder before-restart-N of the run."""
 
     def run(self, words: Sequence[str]) -> int | None:
         """Run what is missing."""
         folder = RunFolder.open(self.folder)
-        folder.sweep()
         config = folder.config
         if config.get("kind") == "train":
-            return resume_training(folder, self.episodes)
+            return resume_training(folder, self.episodes, self.task, self.env_timeout, restart=self.restart)
         if config.get("kind") == "reproduction":
             raise UserError(
                 f"{str(self.folder)!r} is a reproduction; go on with: {config.get('command', 'cdpo reproduce')}"
             )
         if config.get("kind") != "tabular":
             raise UserError(f"{str(self.folder)!r} is a run of kind {config.get('kind')!r}, which cannot be resumed")
-        if self.episodes:
-            raise UserError("--episodes is for training runs; this one is tabular")
-        if (folder.path / "summary.json").exists():
+        for option in ("episodes", "task", "env-timeout"):
+            if getattr(self, option.replace("-", "_")):
+                raise UserError(f"--{option} is for training runs; this one is tabular")
+        if folder.finished and not self.restart:
             raise UserError(f"{str(self.folder)!r} has finished; there is nothing to go on with")
         try:
             cells = Tabular.from_json(config).cells()
         except UserError as error:
             raise UserError(f"{str(self.folder)!r} cannot go on: {error}") from error
-        finish_tabular(folder, cells)
+        with folder.writing():
+            if self.restart:
+                say(f"set aside in {str(set_aside(folder))!r}")
+            finish_tabular(folder, cells)
         return None
 
 

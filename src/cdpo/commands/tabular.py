@@ -133,11 +133,12 @@ class Tabular:
 def finish_tabular(folder: RunFolder, cells: list[Cell]) -> None:
     """Run the cells that the folder lacks, then write its summary and show the results."""
     began = time.monotonic()
-    with Progress() as progress, explained(f"cdpo resume {shlex.quote(str(folder.path))}"):
+    go_on = explained(f"cdpo resume {shlex.quote(str(folder.path))}")
+    with go_on, folder.writing(), Progress() as progress:
         results = complete(folder, cells, progress.task)
-    summary = {"results": results, "versions": versions(), "hardware": hardware()}
-    folder.write_summary({**summary, "wall_s": round(time.monotonic() - began, 2)})
-    write_figures(folder)
+        summary = {"results": results, "versions": versions(), "hardware": hardware()}
+        folder.write_summary({**summary, "wall_s": round(time.monotonic() - began, 2)})
+        write_figures(folder)
     print(_table(results))
     print(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}")
 

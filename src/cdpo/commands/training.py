@@ -5,7 +5,6 @@ import json
 import math
 import re
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +15,13 @@ import tyro
 
 from cdpo.agents import CDPO, DPI, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, OffPolicy, OnPolicy, Rule
 from cdpo.api import Seed, load
-from cdpo.commands.base import aligned
+from cdpo.commands.base import aligned, explained, say
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
 from cdpo.progress import Progress
 from cdpo.report import write_figures
 from cdpo.report.training.run import final_return
-from cdpo.runs import RunFolder, check_free, write_atomic
+from cdpo.runs import RunFolder, check_free
 from cdpo.solvers.actor_critic import ActorCriticSettings
 from cdpo.solvers.bptt import BPTTSettings
 from cdpo.solvers.dyna import DynaSettings
@@ -32,10 +31,10 @@ from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
 from cdpo.solvers.trpo import TRPOSettings
 from cdpo.tasks import Task, check_task, find_task
-from cdpo.training.config import run_config, seed_numbers, settings_of, task_of
+from cdpo.training.config import episodes_of, is_done, run_config, seed_numbers, seeds_of, settings_of, task_of
 from cdpo.training.loop import Trainer
 from cdpo.training.presets import preset
-from cdpo.training.run import journal, returns_note, train
+from cdpo.training.run import journal, returns_note, set_aside, train
 from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, idle_options, parts_of
 
 STOPPED = 3
@@ -68,6 +67,9 @@ class Train:
     """Episodes after the first."""
     horizon: int | None = None
     """Time limit of an episode in steps; the task's own if not given."""
+    env_timeout: float | None = None
+    """Seconds in which the environment has to answer a step or a reset, or else its seed is stopped; no limit if not
+    given."""
     out: Path | None = None
     """Folder of the run, which must not exist yet; runs/TASK-AGENT-TIME if not given."""
     loop: LoopSettings = LoopSettings()
@@ -134,7 +136,7 @@ class Train:
         name = f"{task.name}-{self.agent}".replace("/", "-").lower()
         out = Path("runs") / time.strftime(f"{name}-%Y%m%d-%H%M%S") if self.out is None else self.out
         check_free(out)
-        config = run_config(task, self.task, settings, self.preset, seeds, self.episodes)
+        config = run_config(task, self.task, settings, self.preset, seeds, self.episodes, self.env_timeout)
         trainer = Trainer(task, settings, seeds)  # before the folder: settings that do not fit the task leave none
         folder = RunFolder.create(out, {"command": shlex.join(["cdpo", *words]), **config})
         return _train(folder, trainer, self.episodes)
@@ -143,7 +145,7 @@ class Train:
         return preset(self.preset, self._task(), self._rule().name, self.learner)
 
     def _task(self) -> Task:
-        return find_task(self.task, horizon=self.horizon)
+        return find_task(self.task, horizon=self.horizon, env_timeout=self.env_timeout)
 
     def _rule(self) -> type[Rule]:
         if self.agent not in RULES:
@@ -151,43 +153,56 @@ class Train:
         return RULES[self.agent]
 
 
-def resume_training(folder: RunFolder, more: int) -> int | None:
-    """Go on with a training run, for `more` episodes than it was told."""
+def resume_training(
+    folder: RunFolder, more: int, named: str | None, env_timeout: float | None, *, restart: bool
+) -> int | None:
+    """Go on with a training run, for `more` episodes than it was told; `named` is its task as the user names it."""
     config, where = folder.config, repr(str(folder.path))
-    settings, task = settings_of(folder), task_of(folder, imports=True)  # as it did when it was started
-    count, seed, episodes = (config.get(name) for name in ("seeds", "seed", "episodes"))
-    if not (isinstance(count, int) and isinstance(seed, int) and isinstance(episodes, int)):
-        raise UserError(f"{where} has no seeds or episodes in its config.json; start the run again elsewhere")
+    settings, seeds, episodes = settings_of(folder), seeds_of(folder), episodes_of(folder)
+    if named is not None and named != config.get("task"):
+        raise UserError(
+            f"{where} was trained on {config.get('task')!r} and goes on with that; leave --task {named} out"
+        )
     if more < 0 or episodes + more > _MOST:
         raise UserError(f"--episodes must be between 0 and {_MOST - episodes}, not {more}")
-    finished = (folder.path / "summary.json").exists()
-    if "part_of" in config and (more or finished):
+    done = is_done(folder)
+    if "part_of" in config and (more or done):
         raise UserError(f"{where} belongs to {config['part_of']!r}, which says how long it is; for more: cdpo train")
-    if finished and not more:
-        raise UserError(f"{where} has finished; to go on: cdpo resume {shlex.quote(str(folder.path))} --episodes MORE")
-    if more:
-        # Kept before anything is run: interrupted again, the run knows how far it was to go.
-        write_atomic(folder.path / "config.json", json.dumps({**config, "episodes": episodes + more}, indent=2) + "\n")
-    return _train(folder, Trainer(task, settings, seed_numbers(count, seed)), episodes + more)
+    if done and not more and not restart:
+        raise UserError(f"{where} has finished; to go on: {_go_on(folder)} --episodes MORE")
+    task = task_of(folder, named, env_timeout)
+    with folder.writing():
+        if folder.config != config:
+            raise UserError(f"{where} was told something else meanwhile; try again")
+        trainer = Trainer(task, settings, seeds)
+        if restart:
+            say(f"set aside in {str(set_aside(folder))!r}")
+        if more:
+            # Kept before anything is run: interrupted again, the run knows how far it was to go.
+            folder.write_config({**config, "episodes": episodes + more})
+        return _train(folder, trainer, episodes + more)
 
 
 def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:
     label = f"{trainer.task.name}, {trainer.settings.rule.name}"
-    try:
-        with Progress() as progress, journal(folder, trainer) as kept:
-            bar = progress.task(label, episodes + 1)
-            bar.advance(trainer.episode)
-            summary = train(kept, episodes, lambda records: bar.advance(note=returns_note(records)))
-            bar.done()
-    except KeyboardInterrupt:
-        print(f"interrupted and saved; go on with: cdpo resume {shlex.quote(str(folder.path))}", file=sys.stderr)
-        raise
-    write_figures(folder)
+    with explained(_go_on(folder)), Progress() as progress, journal(folder, trainer) as kept:
+        bar = progress.task(label, episodes + 1)
+        bar.advance(trainer.episode)
+        summary = train(kept, episodes, lambda records: bar.advance(note=returns_note(records)))
+        bar.done()
+        write_figures(folder)
     print(_table(summary))
     print(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}")
     for seed, reason in summary["stopped"].items():
-        print(f"cdpo: seed {seed} was stopped by {reason}", file=sys.stderr)
+        say(f"cdpo: seed {seed} was stopped by {reason}")
     return STOPPED if summary["stopped"] else None
+
+
+def _go_on(folder: RunFolder) -> str:
+    """The command that goes on with a run; it names a task that has a module to import."""
+    word = folder.config.get("task")
+    task = ["--task", word] if isinstance(word, str) and ":" in word else []
+    return shlex.join(["cdpo", "resume", str(folder.path), *task])
 
 
 def _table(summary: dict[str, Any]) -> str:

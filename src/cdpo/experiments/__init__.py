@@ -8,10 +8,11 @@ from cdpo.errors import UserError, unknown
 from cdpo.experiments import ablation, baselines, chain, comparison, exploration, posterior, published, studies, trials
 from cdpo.experiments.figure import Figure, Scale
 from cdpo.experiments.training import TrainingCell
+from cdpo.files import write_atomic
 from cdpo.report.figures import csv_bytes
 from cdpo.report.style import house
 from cdpo.report.tables import seed_rows
-from cdpo.runs import RunFolder, check_free, hardware, versions, write_atomic
+from cdpo.runs import RunFolder, check_free, hardware, versions
 
 _KINDS = {"task": "task", "agent": "agent", "label": "variant"}
 
@@ -118,14 +119,15 @@ def reproduce(
     else:
         check_free(out)
         folder = RunFolder.create(out, {**config, "versions": versions(), "hardware": hardware()})
-    records = complete(folder, cells, progress, wanted, run)
-    with house():
-        paths = figure.draw(records, folder.figures)
-    if rows := seed_rows([record for record in records if "regret" in record]):
-        paths.append(folder.figures / "seeds.csv")
-        write_atomic(paths[-1], csv_bytes(rows))
-    drawn = {"figures": [path.name for path in paths]}
-    folder.write_summary({"results": records, **drawn, "versions": versions(), "hardware": hardware()})
+    with folder.writing():
+        records = complete(folder, cells, progress, wanted, run)
+        with house():
+            paths = figure.draw(records, folder.figures)
+        if rows := seed_rows([record for record in records if "regret" in record]):
+            paths.append(folder.inside("figures", "seeds.csv"))
+            write_atomic(paths[-1], csv_bytes(rows))
+        drawn = {"figures": [path.name for path in paths]}
+        folder.write_summary({"results": records, **drawn, "versions": versions(), "hardware": hardware()})
     return paths, records
 
 

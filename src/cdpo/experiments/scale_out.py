@@ -78,7 +78,8 @@ def cluster(address: str) -> Iterator[Runner]:
 def _train(cells: Sequence[TrainingCell], path: Path) -> list[Record]:
     """On a node: the records of cells that share a program."""
     keep_programs()
-    return TrainingCell.train(cells, RunFolder.open(path), lambda label, total: _Quiet())
+    # A node that was lost may only have been out of sight: what it still does must not be written beside this.
+    return TrainingCell.train(cells, RunFolder.open(path), lambda label, total: _Quiet(), taking_over=True)
 
 
 class _Quiet:

@@ -76,28 +76,33 @@ class TrainingCell:
             jax.clear_caches()  # the programs of a task serve no other
 
     @classmethod
-    def train(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> list[Record]:
-        """Train cells that share a program, each in a folder of its own, or go on with what is there; the records."""
+    def train(
+        cls, cells: Sequence[Self], folder: RunFolder, progress: Progress, *, taking_over: bool = False
+    ) -> list[Record]:
+        """Train cells that share a program, each in a folder of its own, or go on with what is there; the records.
+
+        `taking_over` is for a process that was given what another one is thought to have died over.
+        """
         task, episodes = find_task(cells[0].task), cells[0].episodes
         names = [cell.label or cell.settings.rule.name for cell in cells]
         with ExitStack() as stack:
             lanes = sum(cell.seeds for cell in cells)
-            runs = [stack.enter_context(cell._journal(task, folder, lanes)) for cell in cells]
+            runs = [stack.enter_context(cell._journal(task, folder, lanes, taking_over)) for cell in cells]
             bar = progress(f"{task.name}, {', '.join(names)}", episodes + 1)
             bar.advance(min(run.trainer.episode for run in runs))
             summaries = train_together(runs, episodes, lambda records: bar.advance(note=returns_note(records)))
             bar.done()
         return [cell._record(run.folder, each) for cell, run, each in zip(cells, runs, summaries, strict=True)]
 
-    def _journal(self, task: Task, home: RunFolder, lanes: int) -> AbstractContextManager[Journal]:
+    def _journal(self, task: Task, home: RunFolder, lanes: int, taking_over: bool) -> AbstractContextManager[Journal]:
         """The cell's own run, in a folder of the reproduction; it begins beside others, `lanes` seeds in all."""
-        path, seeds = home.path / "cells" / self.name, seed_numbers(self.seeds, self.seed)
+        path, seeds = home.inside("cells", self.name), seed_numbers(self.seeds, self.seed)
         if path.exists():
             folder = RunFolder.open(path)
         else:
             config = run_config(task, self.task, self.settings, "default", seeds, self.episodes)
             folder = RunFolder.create(path, {**config, "part_of": home.config.get("command"), "lanes": lanes})
-        return journal(folder, Trainer(task, self.settings, seeds))
+        return journal(folder, Trainer(task, self.settings, seeds), taking_over=taking_over)
 
     def _record(self, folder: RunFolder, summary: dict[str, Any]) -> Record:
         """What the cell leaves behind, in plain types; `final`, `curves` and `ledger` have an entry for each seed.

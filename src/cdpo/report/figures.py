@@ -15,10 +15,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from cdpo.files import write_atomic
 from cdpo.report import style
 from cdpo.report.style import Look
 from cdpo.report.tables import Curve, Record, Row, cell_label, cells, line, sized
-from cdpo.runs import write_atomic
 from cdpo.statistics import Estimate, estimate
 
 _PANEL = (4.4, 3.0)  # inches; on a page a panel is as wide as a phone

@@ -6,9 +6,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from cdpo.errors import UserError, unknown
+from cdpo.files import write_atomic
 from cdpo.report import reproduction, tabular, training
 from cdpo.report.markup import Markup, join, tag
-from cdpo.runs import RunFolder, write_atomic
+from cdpo.runs import RunFolder
 
 
 @dataclass(frozen=True)

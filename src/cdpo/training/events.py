@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cdpo.runs import write_atomic
+from cdpo.files import open_saved, write_atomic
 
 _VERSION = b"brain.Event:2"  # the only version there has been; it opens every file
 
@@ -20,7 +20,7 @@ _VERSION = b"brain.Event:2"  # the only version there has been; it opens every f
 class EventWriter:
     """Appends scalars to the event file of `folder`.
 
-    The file's name is fixed, so that a run which goes on continues its file: after `cdpo.training.log.cut_file` has
+    The file's name is fixed, so that a run which goes on continues its file: after `cdpo.files.cut_file` has
     brought it back to the offset of a checkpoint, its first event is not repeated.
     """
 
@@ -32,7 +32,7 @@ class EventWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists() or self.path.stat().st_size == 0:
             write_atomic(self.path, _record(_double(1, wall_time()) + _block(3, _VERSION)))
-        self._file = open(self.path, "ab")  # noqa: SIM115 - it stays open until `close`
+        self._file = open_saved(self.path, "ab")  # it stays open until `close`
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Adds the `values` by name at `step`, as the float32 that the format has; NaN and infinities are kept."""

@@ -1,4 +1,4 @@
-"""Append-only files: the rows of each seed's transitions, and how a log of any kind is cut back to a checkpoint."""
+"""Append-only files of the rows of each seed's transitions."""
 
 import os
 import struct
@@ -9,8 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from cdpo.errors import UserError
-from cdpo.runs import write_atomic
-from cdpo.training.files import MENDING, damaged, open_saved, sync
+from cdpo.files import MENDING, cut_file, damaged, open_saved, sync, write_atomic
 from cdpo.version import checked_format
 
 _WIDTHS = 1 << 28  # NumPy's records count their bytes in 32 bits
@@ -33,7 +32,7 @@ class Log:
         if not 0 < width < _WIDTHS:
             raise ValueError(f"a row holds between 1 and {_WIDTHS - 1} numbers, not {width}")
         path = Path(path)
-        if not path.exists():
+        if not os.path.lexists(path):
             header = self._HEADER.pack(self._MAGIC, self._VERSION, width)
             write_atomic(path, header + struct.pack("<I", zlib.crc32(header)))  # never a torn header
         with open_saved(path) as file:
@@ -43,7 +42,7 @@ class Log:
         if rest:
             raise damaged(path, "it ends in the middle of a row")
         self.width = width
-        self._file = open(path, "ab")  # noqa: SIM115 - it stays open until `close`
+        self._file = open_saved(path, "ab")  # it stays open until `close`
 
     def append(self, rows: np.ndarray) -> None:
         """Adds `rows`, float32 [n, width]; `sync` puts them on the disk."""
@@ -99,23 +98,6 @@ class Log:
         if not 0 < width < _WIDTHS:
             raise damaged(path, "its header is not what cdpo writes")
         return width, os.fstat(file.fileno()).st_size - file.tell()
-
-
-def cut_file(path: str | Path, size: int) -> None:
-    """Cuts a log back to the `size` that a checkpoint recorded; a UserError if it is shorter.
-
-    A log that has not been begun, and of which nothing was recorded, is left so.
-    """
-    if size < 0:
-        raise ValueError(f"cannot cut a file to {size} bytes")
-    if size == 0 and not os.path.lexists(path):
-        return
-    with open_saved(path, "r+b") as file:
-        found = os.fstat(file.fileno()).st_size
-        if found < size:
-            raise damaged(path, f"it has {found} bytes, and the checkpoint counted {size}")
-        file.truncate(size)
-        sync(file)
 
 
 def _record(width: int) -> np.dtype:

@@ -4,7 +4,7 @@ episode 0       uniform actions, and so in as many more as the settings say
 episode t       learn from all episodes before (cdpo.agents), then act by pi_t, and evaluate it; or so by stretches
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from threadpoolctl import ThreadpoolController
 from cdpo.agents import Agent, Mind, ModelBased
 from cdpo.dynamics.replay import Replay
 from cdpo.errors import UserError
+from cdpo.signals import shielded
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
@@ -53,6 +54,7 @@ class Lived(NamedTuple):
     rows: list[np.ndarray | None]
 
 
+Keep = Callable[[Sequence[Lived]], None]
 _Lane = tuple[Record, np.ndarray] | None  # of one seed; None where it has stopped
 
 
@@ -92,12 +94,12 @@ class Trainer:
         """Whether any seed is left."""
         return any(pupil.stopped is None for pupil in self.pupils)
 
-    def advance(self, *, last: bool = False) -> Lived:
+    def advance(self, *, last: bool = False, keep: Callable[[Lived], None] = lambda lived: None) -> Lived:
         """One more episode of every seed that goes on; the `last` of a run is evaluated in any case.
 
-        It is all or nothing: interrupted, the trainer is as it was before.
+        It is all or nothing: interrupted, the trainer is as it was before, and nothing went to `keep`.
         """
-        return advance_together([self], last=last)[0]
+        return advance_together([self], last=last, keep=lambda lived: keep(lived[0]))[0]
 
     def policy(self, index: int) -> HostPolicy:
         """The acting policy of the seed at `index`, on the host."""
@@ -294,10 +296,13 @@ class Trainer:
         }
 
 
-def advance_together(trainers: Sequence[Trainer], *, last: bool = False) -> list[Lived]:
+def advance_together(
+    trainers: Sequence[Trainer], *, last: bool = False, keep: Keep = lambda lived: None
+) -> list[Lived]:
     """One more episode of trainers that are equally far and run the same program: on an accelerator, in one go.
 
-    They may differ in seeds and in numbers. On a CPU each ends with the bits that it would have alone.
+    They may differ in seeds and in numbers. On a CPU each ends with the bits that it would have alone. What they lived
+    through goes to `keep`: no interrupt comes between a trainer that has it behind it and whoever keeps it.
     """
     first = trainers[0]
     assert {(t.task, t.episode, program_of(t.settings)) for t in trainers} == {
@@ -322,9 +327,11 @@ def advance_together(trainers: Sequence[Trainer], *, last: bool = False) -> list
         own = [next(lanes) for _ in trainer.pupils]
         lived.append(Lived([lane[0] for lane in own if lane], [lane[1] if lane else None for lane in own]))
         after.append([next(chunks) for _ in trainer.chunks])
-    for trainer, own_chunks in zip(trainers, after, strict=True):
-        trainer.episode += 1  # first: interrupted between the two, no journal takes the old state for the new one
-        trainer.chunks = own_chunks
+    with shielded():
+        for trainer, own_chunks in zip(trainers, after, strict=True):
+            trainer.episode += 1
+            trainer.chunks = own_chunks
+        keep(lived)
     return lived
 
 

@@ -3,55 +3,58 @@
     config.json                     what the run was told
     metrics.jsonl                   a line for each seed and episode
     events.out.tfevents.*           the same for TensorBoard
-    checkpoints/state.npz           everything learned, at the end of an episode
-    checkpoints/replay-SEED.bin     all real transitions of a seed, in the order they were made
+    checkpoints/                    where it goes on from (see `checkpoints`)
     summary.json                    what came out, once the run has finished
+
+Nothing is written before the first checkpoint, which is of a run that has not begun: a folder that has none and holds
+anything else is damaged.
 
 Order of a commit: the logs are on disk before the state that counts their rows and bytes is renamed into place. A
 resumed run cuts every log back to those counts, so that nothing is lost, doubled or torn.
 """
 
 import contextlib
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cdpo.errors import UserError
-from cdpo.runs import RunFolder, hardware, versions
+from cdpo.files import cut_file, quoted
+from cdpo.runs import METRICS, SUMMARY, RunFolder, hardware, versions
+from cdpo.signals import shielded
+from cdpo.training.checkpoints import BEFORE, FOLDER, POLICY, STATE, go_on, has_state, replay_path
+from cdpo.training.config import records_of
 from cdpo.training.events import EventWriter
-from cdpo.training.log import Log, cut_file
+from cdpo.training.log import Log
 from cdpo.training.loop import Lived, Record, Trainer, advance_together
-from cdpo.training.schema import names, renamed
-from cdpo.training.store import flatten, load_arrays, restore, save_arrays
+from cdpo.training.schema import names
+from cdpo.training.store import flatten, save_arrays
 
 PATIENCE = 30.0  # seconds of work that may be lost
-STATE = "state.npz"
-POLICY = "policy.npz"
 
 
 class Journal:
-    """Keeps a trainer's run in a folder."""
+    """Keeps a trainer's run in a folder, inside `folder.writing()`."""
 
     def __init__(self, folder: RunFolder, trainer: Trainer) -> None:
         """Goes on where the folder's last checkpoint is, if it has one."""
         self.folder = folder
         self.trainer = trainer
-        self._checkpoints = folder.path / "checkpoints"
-        self._checkpoints.mkdir(exist_ok=True)
-        self._saved = time.monotonic()
         self._wall = 0.0
-        self._opened = time.monotonic()
-        self._written, self._kept = 0, -1  # episodes in the logs, and in the last checkpoint
-        if (self._checkpoints / POLICY).exists():
-            raise UserError(f"{str(folder.path)!r} holds policies only, which cannot learn; train from a whole run")
-        if (self._checkpoints / STATE).exists():
-            self._restore()
+        self._opened = self._saved = time.monotonic()
+        self._good: str | None = None  # the file of the last checkpoint, which is known to be whole
+        self._written = self._kept = trainer.episode  # episodes in the logs, and in the last checkpoint
+        if folder.inside(FOLDER, POLICY).exists():
+            raise UserError(f"{quoted(folder.path)} holds policies only, which cannot learn; train from a whole run")
+        if has_state(folder):
+            self._go_on()
         else:
-            for path in [*self._checkpoints.glob("*"), *folder.path.glob("events.out.*")]:
-                path.unlink()  # of a run that was killed before its first checkpoint
-            cut_file(self._metrics, 0)
-        self._logs = [Log(self._log_path(pupil.seed), trainer.row_width) for pupil in trainer.pupils]
+            self._begin()
+        self._logs = [Log(replay_path(folder, pupil.seed), trainer.row_width) for pupil in trainer.pupils]
+        folder.inside(EventWriter.NAME)
         self._events = EventWriter(folder.path)
 
     @property
@@ -61,6 +64,7 @@ class Journal:
 
     def write(self, lived: Lived) -> None:
         """An episode has ended."""
+        self.folder.check_writing()
         wall = round(self.wall, 3)
         records = [{**record, "wall_s": wall} for record in lived.records]
         for log, rows in zip(self._logs, lived.rows, strict=True):
@@ -79,26 +83,15 @@ class Journal:
         return time.monotonic() - self._saved >= PATIENCE
 
     def commit(self) -> None:
-        """The state, after everything that it counts; nothing if an interrupt left the logs behind the trainer."""
-        if not self._kept < self._written == self.trainer.episode:
+        """The state, after everything that it counts; nothing if there is nothing new."""
+        assert self._written == self.trainer.episode, "an episode was lived and not written"
+        if self._kept == self._written:
             return
+        self.folder.check_writing()
         for log in self._logs:
             log.sync()
-        trainer = self.trainer
-        meta = {
-            "episode": trainer.episode,
-            "wall_s": self.wall,
-            "metrics": self._metrics.stat().st_size if self._metrics.exists() else 0,
-            "events": self._events.sync(),
-            "pupils": [
-                {name: getattr(p, name) for name in ("seed", "steps", "iterations", "evaluated", "stopped")}
-                | {"rows": log.rows}
-                for p, log in zip(trainer.pupils, self._logs, strict=True)
-            ],
-        }
-        save_arrays(self._checkpoints / STATE, flatten(trainer.minds(), names), meta)
-        self._saved = time.monotonic()
-        self._kept = trainer.episode
+        metrics = self.folder.inside(METRICS)
+        self._save([log.rows for log in self._logs], metrics.stat().st_size, self._events.sync())
 
     def close(self) -> None:
         """Lets go of the files."""
@@ -106,73 +99,90 @@ class Journal:
             log.close()
         self._events.close()
 
-    @property
-    def _metrics(self) -> Path:
-        return self.folder.path / "metrics.jsonl"
-
-    def _log_path(self, seed: int) -> Path:
-        return self._checkpoints / f"replay-{seed}.bin"
-
-    def _restore(self) -> None:
-        counts = read_checkpoint(self.folder, self.trainer)
-        for pupil in counts["pupils"]:
-            Log.cut(self._log_path(pupil["seed"]), pupil["rows"])
-        cut_file(self._metrics, counts["metrics"])
-        cut_file(self.folder.path / EventWriter.NAME, counts["events"])
-        self._wall = counts["wall_s"]
-        self._written = self._kept = self.trainer.episode
-
     def adopt(self, records: list[Record]) -> None:
         """A trainer that has lived elsewhere, with its records."""
         for log, rows in zip(self._logs, self.trainer.rows(), strict=True):
             log.append(rows)
         self.folder.extend(records)
-        self._written = self.trainer.episode
+        self._kept = -1
         self.commit()
 
+    def _begin(self) -> None:
+        """A first checkpoint, before anything else."""
+        folder = self.folder
+        found = [name for name in (METRICS, SUMMARY) if folder.inside(name).exists()]
+        found += [f"{FOLDER}/{path.name}" for path in sorted(folder.folder(FOLDER).iterdir())]
+        if found:
+            listed = ", ".join(found[:3]) + (" and more" if len(found) > 3 else "")
+            again = f"cdpo resume {shlex.quote(str(folder.path))} --restart"
+            raise UserError(
+                f"{quoted(folder.path)} has {listed}, and no {FOLDER}/{STATE} to go on from; "
+                f"restore that file, or set the others aside and begin anew: {again}"
+            )
+        if self.trainer.episode == 0:  # one that has lived elsewhere has its checkpoint when it is adopted
+            self._save([0 for _ in self.trainer.pupils], 0, 0)
 
-def read_checkpoint(folder: RunFolder, trainer: Trainer) -> dict[str, Any]:
-    """Puts the state of a run into a fresh trainer of its kind; returns what the checkpoint counts."""
-    path = folder.path / "checkpoints"
-    arrays, meta = load_arrays(path / STATE, renamed)
-    misfit = UserError(f"the checkpoint of {str(folder.path)!r} does not fit its config.json; start it again elsewhere")
-    try:
-        episode, wall = int(meta["episode"]), float(meta["wall_s"])
-        before = {"iterations": max(episode - 1, 0)}  # of a checkpoint from when there was one for each episode
-        pupils = [_told(before | pupil) for pupil in meta["pupils"]]
-        counts = {"metrics": int(meta["metrics"]), "events": int(meta["events"]), "pupils": pupils, "wall_s": wall}
-    except (KeyError, TypeError, ValueError) as error:
-        raise misfit from error
-    if [pupil["seed"] for pupil in pupils] != [pupil.seed for pupil in trainer.pupils]:
-        raise misfit
-    minds = restore(trainer.minds(), arrays, names)
-    width = trainer.row_width
-    rows = [Log.read(path / f"replay-{pupil['seed']}.bin", pupil["rows"], width) for pupil in pupils]
-    trainer.restore(episode, minds, rows, pupils)
-    return counts
+    def _save(self, rows: Sequence[int], metrics: int, events: int) -> None:
+        """A checkpoint that counts these rows of each log, and bytes of the others. What was known good is kept."""
+        trainer = self.trainer
+        meta = {
+            "episode": trainer.episode,
+            "wall_s": self.wall,
+            "metrics": metrics,
+            "events": events,
+            "pupils": [
+                {name: getattr(p, name) for name in ("seed", "steps", "iterations", "evaluated", "stopped")}
+                | {"rows": count}
+                for p, count in zip(trainer.pupils, rows, strict=True)
+            ],
+        }
+        before = self.folder.inside(FOLDER, BEFORE) if self._good == STATE else None
+        path = self.folder.inside(FOLDER, STATE)
+        save_arrays(path, flatten(trainer.minds(), names), meta, before=before)
+        self._good = STATE
+        self._saved = time.monotonic()
+        self._kept = trainer.episode
 
-
-def _told(pupil: Any) -> Record:
-    evaluated, stopped = pupil["evaluated"], pupil["stopped"]
-    return {
-        **{name: int(pupil[name]) for name in ("seed", "steps", "iterations", "rows")},
-        "evaluated": None if evaluated is None else float(evaluated),
-        "stopped": None if stopped is None else str(stopped),
-    }
+    def _go_on(self) -> None:
+        found = go_on(self.folder, self.trainer)
+        for pupil in found.pupils:
+            path = replay_path(self.folder, pupil["seed"])
+            if pupil["rows"] or path.exists():
+                Log.cut(path, pupil["rows"])
+        cut_file(self.folder.inside(METRICS), found.metrics)
+        cut_file(self.folder.inside(EventWriter.NAME), found.events)
+        records_of(self.folder)  # what is damaged is told now, and not when the run has ended
+        self._good = found.name
+        self._wall = found.wall
+        self._written = self._kept = self.trainer.episode
 
 
 @contextlib.contextmanager
-def journal(folder: RunFolder, trainer: Trainer) -> Iterator[Journal]:
+def journal(folder: RunFolder, trainer: Trainer, *, taking_over: bool = False) -> Iterator[Journal]:
     """A journal that commits at the end, also of an interrupted run."""
-    kept = Journal(folder, trainer)
-    try:
-        yield kept
-        kept.commit()
-    except KeyboardInterrupt:
-        kept.commit()
-        raise
-    finally:
-        kept.close()
+    with folder.writing(taking_over=taking_over):
+        kept = Journal(folder, trainer)
+        try:
+            yield kept
+            with shielded():
+                kept.commit()
+        except KeyboardInterrupt:
+            with shielded():
+                kept.commit()
+            raise
+        finally:
+            kept.close()
+
+
+def set_aside(folder: RunFolder) -> Path:
+    """Moves what a run has measured and learned out of the way, so that it begins anew; where to."""
+    kept = folder.folder(FOLDER)
+    learned = [path.name for path in kept.iterdir() if _LEARNED.fullmatch(path.name)]
+    names = [(METRICS,), (SUMMARY,), (EventWriter.NAME,), *((FOLDER, name) for name in sorted(learned))]
+    return folder.set_aside(names)
+
+
+_LEARNED = re.compile(r"state(-before)?\.npz|replay-[0-9]+\.bin")
 
 
 def train(
@@ -189,12 +199,15 @@ def train_together(
     while going := [run for run in runs if run.trainer.episode <= episodes and run.trainer.going]:
         now = min(run.trainer.episode for run in going)
         level = [run for run in going if run.trainer.episode == now]
-        lived = advance_together([run.trainer for run in level], last=now == episodes)
-        for run, each in zip(level, lived, strict=True):
-            run.write(each)
-        if any(run.due for run in level):  # all at once: they should go on together as well
-            for run in level:
-                run.commit()
+
+        def keep(lived: Sequence[Lived], level: list[Journal] = level) -> None:
+            for run, each in zip(level, lived, strict=True):
+                run.write(each)
+            if any(run.due for run in level):  # all at once: they should go on together as well
+                for run in level:
+                    run.commit()
+
+        lived = advance_together([run.trainer for run in level], last=now == episodes, keep=keep)
         report([record for each in lived for record in each.records])
     summaries = []
     for run in runs:
@@ -207,8 +220,9 @@ def train_together(
 def summarise(folder: RunFolder, trainer: Trainer, wall: float) -> dict[str, Any]:
     """`summary.json`."""
     by_seed: dict[int, list[Record]] = {pupil.seed: [] for pupil in trainer.pupils}
-    for record in folder.records():
-        by_seed[record["seed"]].append(record)
+    for record in records_of(folder):
+        if record["seed"] in by_seed:
+            by_seed[record["seed"]].append(record)
     return {
         "seeds": list(by_seed),
         "returns": [[record["return"] for record in records] for records in by_seed.values()],

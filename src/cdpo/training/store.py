@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cdpo.errors import UserError
-from cdpo.runs import write_atomic
-from cdpo.training.files import damaged, open_saved
+from cdpo.files import damaged, open_saved, write_atomic
 from cdpo.version import __version__, checked_format
 
 _FORMAT = "cdpo checkpoint"
@@ -35,8 +34,10 @@ _DIMENSIONS = 32
 _DTYPES = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"}
 
 
-def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[str, Any]) -> None:
-    """Writes `arrays` and `meta`, which is plain JSON, so that a crash leaves `path` as it was or whole.
+def save_arrays(
+    path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[str, Any], *, before: Path | None = None
+) -> None:
+    """Writes `arrays` and `meta`, which is plain JSON, as `write_atomic` does.
 
     A TypeError or ValueError names the array that cannot be kept; nothing is converted silently. The same contents give
     the same bytes.
@@ -72,7 +73,7 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: dict[s
             with archive.open(member, "w") as file:
                 file.write(header)
                 file.write(_bytes(block).data)
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue(), before=before)
 
 
 def load_arrays(
