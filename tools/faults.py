@@ -104,9 +104,7 @@ def table(tallies: Sequence[Tally]) -> str:
     """One line for each attack."""
     rows = [("attack", "tried", "failed", "seed to repeat"), *(tally.row for tally in tallies)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(each.ljust(width) for each, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join("  ".join(each.ljust(width) for each, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def keep(tallies: Sequence[Tally]) -> None:

@@ -242,7 +242,7 @@ class Evaluate:
             if not self.json and "failed" not in result:
                 print(self._line(result))
         for result in failed:
-            print(f"cdpo: seed {result['seed']}: {result['failed']}", file=sys.stderr)
+            say(f"cdpo: seed {result['seed']}: {result['failed']}")
         return STOPPED if failed else None
 
     def _line(self, result: dict[str, Any]) -> str:

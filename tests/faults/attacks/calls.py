@@ -71,9 +71,7 @@ class Calls:
         return hook
 
     def _of_two(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def hook(
-            one: Any, two: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, **more: Any
-        ) -> Any:
+        def hook(one: Any, two: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, **more: Any) -> Any:
             source, target = _at(one, src_dir_fd), _at(two, dst_dir_fd)
 
             def make() -> Any:

@@ -180,9 +180,7 @@ def _spoilt(text: bytes, chance: random.Random) -> tuple[bytes, str]:
         value, place = _with_hole(value, chance)
         places.append(place)
     parts = json.dumps(value).split(json.dumps(HOLE))
-    filled = parts[0] + "".join(
-        each + part for each, part in zip(_cycle(chosen, len(parts) - 1), parts[1:], strict=True)
-    )
+    filled = parts[0] + "".join(each + part for each, part in zip(_cycle(chosen, len(parts) - 1), parts[1:], strict=True))
     shown = ", ".join(f"{place} = {each[:30]}" for place, each in zip(places, chosen, strict=True))
     return filled.encode(), shown
 

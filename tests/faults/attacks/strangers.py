@@ -99,12 +99,7 @@ def _leak(folder: Path, ended: Ended) -> str | None:
 def _make_victim(victim: Path) -> None:
     """What is not the stranger's."""
     (victim / "folder").mkdir(parents=True)
-    for path in (
-        victim / "file",
-        victim / "folder" / "state.npz",
-        victim / "folder" / HIDDEN,
-        victim / "folder" / "x.svg",
-    ):
+    for path in (victim / "file", victim / "folder" / "state.npz", victim / "folder" / HIDDEN, victim / "folder" / "x.svg"):
         path.write_text(SECRET)
 
 

@@ -141,11 +141,7 @@ def stubbed(patience: float = 0.0, pause: float = 0.0, figures: bool = False) ->
             **({} if figures else {"cdpo.commands.training.write_figures": lambda folder: []}),
             "cdpo.api.Trainer": Stub,
             "cdpo.training.run.advance_together": together,
-            **{
-                f"cdpo.training.{module}.{name}": dict
-                for module in ("run", "config")
-                for name in ("versions", "hardware")
-            },
+            **{f"cdpo.training.{module}.{name}": dict for module in ("run", "config") for name in ("versions", "hardware")},
             "cdpo.training.run.PATIENCE": patience,
             "cdpo.cli.parse": _parse,
             "cdpo.cli.keep_programs": lambda: None,
@@ -189,9 +185,7 @@ def resume(folder: Path, more: int = 0, **options: Any) -> Ended:
 def records(folder: Path) -> list[Record]:
     """The lines of `metrics.jsonl`, less times, and sums that depend on them."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [
-        {name: each for name, each in json.loads(line).items() if name not in ("wall_s", "crc32")} for line in lines
-    ]
+    return [{name: each for name, each in json.loads(line).items() if name not in ("wall_s", "crc32")} for line in lines]
 
 
 def told(folder: Path) -> dict[str, Any]:
