@@ -501,3 +501,13 @@ def test_a_run_in_which_a_seed_fails_is_finished_with_exit_code_3(idle, tmp_path
     assert "cdpo: seed 1 was stopped by the environment in episode 1: ValueError: lost the motor\n" in told
     records = [strict(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [(each["seed"], each["episode"]) for each in records] == [(0, 0), (1, 0), (0, 1), (0, 2)]
+
+
+def test_a_run_of_which_every_seed_fails_in_its_first_episode_is_finished_too(tmp_path, capsys):
+    Rig.at_step = {begins(seed, "training", 0): raising(ValueError("lost")) for seed in range(2)}
+    run = tmp_path / "run"
+    assert _run(["train", "Rig-v0", "--seeds", "2", "--episodes", "2", "--out", str(run)]) == 3
+    told = [line for line in capsys.readouterr().err.splitlines() if "stopped" in line]
+    where = "was stopped by the environment in episode 0: ValueError: lost"
+    assert told == [f"cdpo: seed {seed} {where}" for seed in range(2)]
+    assert _run(["report", str(run)]) == 0
