@@ -141,8 +141,9 @@ class Life:
     def _act(self, row: np.ndarray, action: np.ndarray) -> None:
         reached = asking.step(self._environment, self._task, self._task.unscaled(action))
         d = self._task.observations
-        row[-d - 2], row[-1] = _single(reached.reward), reached.terminated
+        row[-d - 2] = _single(reached.reward)
         row[-d - 1 : -1] = _single(reached.observation)
+        row[-1] = reached.terminated
         self.total += reached.reward
         self._observation, self.ended = reached.observation, reached.terminated
         ends = reached.terminated or reached.truncated or self.steps == self._task.horizon
