@@ -90,7 +90,7 @@ class DeepAgent:
 
     @property
     def stopped(self) -> dict[int, str]:
-        """Seeds that were stopped because a number was not finite, and where it was."""
+        """Seeds that were stopped because a number was not finite or their environment failed, and where that was."""
         return {pupil.seed: pupil.stopped for pupil in self._trainer.pupils if pupil.stopped is not None}
 
     def learn(self, episodes: int, *, progress: bool = False) -> Self:

@@ -140,5 +140,5 @@ def _shown(answer: Any) -> str:
     elif answer is None or isinstance(answer, bool | float | complex | str | np.generic):
         said = f"{answer!r:.40}"
     else:
-        said = f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+        said = f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"
     return told(UserError(said))
