@@ -1,5 +1,6 @@
 """What an environment is asked, and what of its answers is taken: it is the user's, and may do anything."""
 
+import contextlib
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -71,6 +72,12 @@ def step(environment: Environment, task: Task, action: np.ndarray) -> Step:
     )
 
 
+def close(environment: Environment) -> None:
+    """Lets go of an environment; one that fails at that has done all that was asked of it."""
+    with contextlib.suppress(Exception):
+        environment.close()
+
+
 def told(error: BaseException) -> str:
     """An error on one line: printable, and cut where it is long."""
     try:
@@ -90,7 +97,7 @@ def _parts(whence: str, answer: Any, names: tuple[str, ...]) -> Any:
         given = f"{len(answer)} values"
     else:
         return answer
-    raise BrokenEnvironment(f"{whence} gave {given}, not the {len(names)} values {', '.join(names)}")
+    raise BrokenEnvironment(f"{whence} gave {given}, not {', '.join(names[:-1])} and {names[-1]}")
 
 
 def _observation(whence: str, answer: Any, size: int) -> np.ndarray:
@@ -133,5 +140,5 @@ def _shown(answer: Any) -> str:
     elif answer is None or isinstance(answer, bool | float | complex | str | np.generic):
         said = f"{answer!r:.40}"
     else:
-        said = f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+        said = f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"
     return told(UserError(said))

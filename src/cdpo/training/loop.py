@@ -25,7 +25,7 @@ from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
 from cdpo.training.collect import Life, training_life
 from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
-from cdpo.training.pupils import BAD, Pupil, bad_function, enrolled, examined, lived
+from cdpo.training.pupils import BAD, Pupil, bad_function, enrolled, examined, live
 from cdpo.training.settings import LoopSettings, Settings
 
 Record = dict[str, Any]
@@ -254,7 +254,7 @@ class Trainer:
     def _stretch(self, life: Life, policy: HostPolicy | None) -> np.ndarray | str:
         """Live through the next one. A random episode is one, as nobody learns meanwhile."""
         steps = self.settings.loop.stretch if self._learns else 0
-        return lived(life, policy, steps or self.task.horizon, self.episode)
+        return live(life, policy, steps or self.task.horizon, self.episode)
 
     def _host_policy(self, mind: Mind, lane: int) -> HostPolicy | None:
         return HostPolicy(jax.tree.map(lambda leaf: leaf[lane], mind.policy)) if self._learns else None

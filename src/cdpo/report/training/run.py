@@ -38,9 +38,9 @@ class Run:
             lines[line["seed"], line["episode"]] = line
         finished = (folder.path / "summary.json").exists()
         summary = folder.summary if finished else {}
-        if finished and not lines:
-            raise _damaged(folder, "it holds nothing, though the run has finished")
         stopped = {int(seed): str(why) for seed, why in nested(summary, "stopped").items() if seed.isdecimal()}
+        if finished and not (lines or stopped):
+            raise _damaged(folder, "it holds nothing, though the run has finished")
         return cls(folder, folder.config, summary, lines, stopped)
 
     @property
