@@ -63,17 +63,24 @@ class DeepAgent:
         """
         found = find_task(task, reward=reward, terminates=terminates, horizon=horizon, env_timeout=env_timeout)
         word = task if isinstance(task, str) and reward is None and terminates is None else None
-        self._begin(found, word, build_settings(found, self.rule, preset, changes), preset, seeds, seed)
-        self._env_timeout = env_timeout
+        self._begin(found, word, build_settings(found, self.rule, preset, changes), preset, seeds, seed, env_timeout)
 
-    def _begin(self, task: Task, word: str | None, settings: Settings, preset: str, seeds: int, seed: int) -> Self:
+    def _begin(
+        self,
+        task: Task,
+        word: str | None,
+        settings: Settings,
+        preset: str,
+        seeds: int,
+        seed: int,
+        env_timeout: float | None = None,
+    ) -> Self:
         """Before any episode; `word` is what the task can be found by again."""
         self.task, self.settings, self.preset = task, settings, preset
-        self._word = word
+        self._word, self._env_timeout = word, env_timeout
         self._trainer = Trainer(task, settings, seed_numbers(seeds, seed))
         self._seeds = [Seed(self, index) for index in range(seeds)]
         self._policy_only = False
-        self._env_timeout: float | None = None
         self._wall = 0.0
         self.records: list[Record] = []
         return self

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from cdpo.terminal import printable
+
 WORTH_A_LINE = 2.0  # seconds: what was quicker leaves no trace
 
 
@@ -66,18 +68,18 @@ class Task:
 
     def __init__(self, display: Progress, label: str, total: int) -> None:
         self._display = display
-        self._label = label
+        self._label = printable(label)  # names may be those of a stranger's folder
         self._note = ""
         self._open = True
         self._started = display._clock()
         with display._lock:
-            self._bar = display._bars.add_task(label, total=total, note="") if display._bars else None
+            self._bar = display._bars.add_task(self._label, total=total, note="") if display._bars else None
 
     def advance(self, steps: int = 1, *, note: str | None = None) -> None:
         """`steps` more are done; `note`, if given, replaces the words beside the bar."""
         with self._display._lock:
             if note is not None:
-                self._note = note
+                self._note = printable(note)
             if self._open and self._display._bars and self._bar is not None:
                 self._display._bars.update(self._bar, advance=steps, note=self._note)
 
