@@ -29,7 +29,7 @@ from cdpo.version import __version__, checked_format
 _FORMAT = "cdpo checkpoint"
 VERSION = 2  # of the layout of the file, and of the names in it (see `schema`)
 _META = "meta.json"
-_META_BYTES = 1 << 26  # more than any manifest needs, and little enough to parse
+_META_BYTES = 1 << 24  # more than any manifest needs, and little enough to parse: lists take 25 times their text
 _DIMENSIONS = 32
 # Little-endian, of the same size on every machine. Neither pickles nor bfloat16, which .npy cannot name.
 _DTYPES = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"}
@@ -174,7 +174,7 @@ def _read_meta(path: str | Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
     _check_stored(path, info)
     if info.file_size > _META_BYTES:
         raise damaged(path, f"its {_META} is too large")
-    content = json.loads(archive.read(info), parse_constant=_refuse_constant)
+    content = json.loads(archive.read(info), parse_constant=_refuse_constant, parse_float=_finite)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise UserError(f"{str(path)!r} is not a checkpoint of cdpo; name a file that cdpo saved")
     manifest, meta = content.get("arrays"), content.get("meta")
@@ -260,6 +260,12 @@ def _sha256(array: np.ndarray) -> str:
 
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    """A number of JSON that is one: 1e999 is not."""
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_constant(text)
 
 
 # --- Leaves of a tree ------------------------------------------------------------------------------------------------
