@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import reprlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 _NAME = 100  # characters of a name by which a like one is searched for
@@ -40,6 +41,12 @@ def shown(value: Any) -> str:
     namea name' [[1, '\\n']]
     """
     return " ".join(_SHORT.repr(value).split())
+
+
+def printable(name: str | Path) -> str:
+    """A name as it is, or quoted if it holds what a terminal would not show as it stands."""
+    text = str(name)
+    return text if text.isprintable() else shown(text)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

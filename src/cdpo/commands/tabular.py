@@ -11,7 +11,7 @@ import numpy as np
 
 from cdpo.cells import complete
 from cdpo.commands.base import aligned, explained
-from cdpo.errors import UserError, shown, unknown
+from cdpo.errors import UserError, printable, shown, unknown
 from cdpo.progress import Progress
 from cdpo.report import write_figures
 from cdpo.runs import RunFolder, check_free, hardware, versions
@@ -70,8 +70,9 @@ class Tabular:
             part = getattr(self, field.name)
             whose = "--agents" if isinstance(part, Agent) else "--env"
             named = self.agents if isinstance(part, Agent) else (self.env,)
+            told = printable(" ".join(named))
             if isinstance(part, Agent | Sized) and part.name not in named and part != field.default:
-                raise UserError(f"--{part.name} says nothing to {whose} {' '.join(named)}; leave its options out")
+                raise UserError(f"--{part.name} says nothing to {whose} {told}; leave its options out")
         parts = [getattr(self, field.name) for field in dataclasses.fields(self)]
         agents = find_agents(self.agents, [part for part in parts if isinstance(part, Agent)])
         families = [part for part in parts if isinstance(part, Sized)]

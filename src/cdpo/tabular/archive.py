@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from cdpo.errors import UserError, shown
+from cdpo.errors import UserError, printable, shown
 
 MOST_BYTES = 2**30  # of all arrays of a file, unpacked
 _LONGEST = 10_000  # characters of a header
@@ -78,12 +78,6 @@ def _check_declared(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo, 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(info) as member:
         return np.lib.format.read_array(member, allow_pickle=False, max_header_size=_LONGEST)
-
-
-def printable(path: str | Path) -> str:
-    """A path as it is, or quoted if it holds what a terminal would not show."""
-    text = str(path)
-    return text if text.isprintable() else shown(text)
 
 
 def _reason(error: Exception) -> str:

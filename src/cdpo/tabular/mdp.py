@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from cdpo.errors import UserError, shown
-from cdpo.tabular.archive import printable, read_arrays
+from cdpo.errors import UserError, printable, shown
+from cdpo.tabular.archive import read_arrays
 
 MOST_ENTRIES = 2**24  # of a table [S, A, S]: 64 MiB, and a simulation has some ten of them for each of several seeds
 _REQUIRED = frozenset({"transition", "reward_mean"})

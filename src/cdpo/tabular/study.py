@@ -13,11 +13,10 @@ import jax
 import numpy as np
 
 from cdpo.cells import Progress
-from cdpo.errors import UserError, unknown
+from cdpo.errors import UserError, printable, unknown
 from cdpo.runs import RunFolder
 from cdpo.statistics import bootstrap_band
 from cdpo.tabular.agents import AGENTS, CDPO, Agent, Oracle
-from cdpo.tabular.archive import printable
 from cdpo.tabular.environments import ENVIRONMENTS, Environment, Fixed, Sized, from_gymnasium
 from cdpo.tabular.ledger import Entry
 from cdpo.tabular.mdp import load_mdp

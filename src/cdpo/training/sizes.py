@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cdpo.errors import UserError
+from cdpo.errors import UserError, shown
 from cdpo.solvers.learner import LearnerSettings
 from cdpo.solvers.mpo import MPOSettings
 from cdpo.solvers.offpolicy import TwinSettings
@@ -30,7 +30,7 @@ def check_size(settings: "Settings", task: Task) -> None:
         for options, numbers in groups:
             if numbers > most:
                 raise UserError(
-                    f"{options} ask for {numbers / 2**28:.3g} GiB for each seed, and at most {most >> 28} can be had; "
+                    f"{options} ask for {shown(numbers >> 28)} GiB for each seed, and at most {most >> 28} can be had; "
                     "make them smaller"
                 )
 
