@@ -69,7 +69,7 @@ class Told:
             return None if all(1 <= size <= MOST for size in value) else f"hold sizes of at least 1 and at most {MOST}"
         if field.type not in (float, float | None):
             return None
-        if not abs(value) < LARGEST:
+        if not abs(value) <= LARGEST:
             return "be a finite number"
         zero, share = field.name in self._zero, field.name in self._shares
         inside = (value >= 0 if zero else value > 0) and (value <= 1 or not share)
@@ -132,7 +132,7 @@ def _fitting(name: str, value: Any, hint: Any) -> Any:
     checked = kind in (int, float, bool, str) or dataclasses.is_dataclass(kind)
     if checked and not (_fits(value, kind) or (none and value is None)):
         raise UserError(f"{name} must be of type {kind.__name__}, not {shown(value)}")
-    if kind is float and value is not None and not abs(value) < LARGEST:
+    if kind is float and value is not None and not abs(value) <= LARGEST:
         raise UserError(f"{name} must be a finite number, not {shown(value)}")
     return _bounded(name, value)
 
