@@ -8,6 +8,7 @@ import numpy as np
 
 from cdpo.errors import UserError
 from cdpo.tasks.base import Environment, Task
+from cdpo.terminal import printable
 
 _LONGEST = 200  # signs of an error that are told
 
@@ -86,7 +87,7 @@ def told(error: BaseException) -> str:
         said = ""
     kind = "" if isinstance(error, UserError | BrokenEnvironment) else type(error).__name__
     line = " ".join(": ".join(filter(None, (kind, said))).split())
-    line = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+    line = printable(line)
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
