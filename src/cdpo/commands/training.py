@@ -33,6 +33,7 @@ from cdpo.solvers.trpo import TRPOSettings
 from cdpo.tasks import Task, check_task, find_task
 from cdpo.training.config import episodes_of, is_done, run_config, seed_numbers, seeds_of, settings_of, task_of
 from cdpo.training.loop import Trainer
+from cdpo.training.memory import warn_if_short
 from cdpo.training.presets import preset
 from cdpo.training.run import journal, returns_note, set_aside, train
 from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, idle_options, parts_of
@@ -184,6 +185,7 @@ def resume_training(
 
 
 def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:
+    warn_if_short(trainer.settings, trainer.task, len(trainer.pupils), episodes)
     label = f"{trainer.task.name}, {trainer.settings.rule.name}"
     with explained(_go_on(folder)), Progress() as progress, journal(folder, trainer) as kept:
         bar = progress.task(label, episodes + 1)

@@ -35,6 +35,16 @@ def check_size(settings: "Settings", task: Task) -> None:
                 )
 
 
+def held(settings: "Settings", task: Task) -> int:
+    """Numbers that a seed has from its beginning on, those of its replay aside."""
+    return sum(numbers for _, numbers in _kept(settings, task))
+
+
+def at_once(settings: "Settings", task: Task) -> int:
+    """Numbers of the largest group of arrays while it learns."""
+    return max((numbers for _, numbers in _made(settings, task)), default=0)
+
+
 def _unrolled(settings: "Settings") -> Iterator[tuple[str, int]]:
     """Options that say how often something is written out in a program."""
     if "dyna" in settings.parts:
@@ -49,7 +59,7 @@ def _kept(settings: "Settings", task: Task) -> Iterator[tuple[str, int]]:
     """By the options that decide on them, the numbers in networks and in the room for one episode."""
     seen, done, hidden = task.observations, task.actions, settings.hidden
     models, part = _models(settings), settings.rule.part
-    yield "episodes of this horizon", 2 * task.horizon * _row(task)
+    yield "episodes of this horizon", 2 * task.horizon * row_width(task)
     if "ensemble" in settings.parts:
         told = settings.ensemble
         layers = () if told.kind == "linear" else told.hidden
@@ -64,7 +74,7 @@ def _kept(settings: "Settings", task: Task) -> Iterator[tuple[str, int]]:
 
 def _made(settings: "Settings", task: Task) -> Iterator[tuple[str, int]]:
     """The same of what is made while an agent learns, and forgotten."""
-    row, rule, optimiser = _row(task), settings.rule, _optimiser(settings)
+    row, rule, optimiser = row_width(task), settings.rule, _optimiser(settings)
     wide = row + sum(settings.hidden)
     if "ensemble" in settings.parts:
         told = settings.ensemble
@@ -132,7 +142,7 @@ def _samples(settings: "Settings") -> int:
     return told.samples if isinstance(told, MPOSettings) else 1
 
 
-def _row(task: Task) -> int:
+def row_width(task: Task) -> int:
     """Numbers of a transition."""
     return 2 * task.observations + task.actions + 2
 
