@@ -1,19 +1,20 @@
 """Attacks run folders, and shows what of it they did not bear.
 
-    python tools/faults.py [ATTACK ...] [--count N] [--seed S] [--keep]
+    python tools/faults.py [ATTACK ...] [--count N | --share X] [--seed S] [--keep]
 
-A whole run makes all attacks (tests/faults/attacks) as often as each says, which takes about an hour of two cores. The
-table names, for each attack that ever failed, the seed of the first trial that did, by which it is made again:
+A whole run makes all attacks (tests/faults/attacks) as often as each says, which takes about an hour of one core. The
+table names, for each attack that failed, the seed of the first trial that did, by which it is made again:
 
     python tools/faults.py crashes --count 1 --seed 17
 
-With --keep what was tried and what failed is added to results/faults/totals.csv, if the working tree is that of a commit.
+With --keep what was tried and what failed is added to results/faults/totals.csv, if the working tree is a commit's.
 """
 
 import argparse
 import contextlib
 import csv
 import importlib
+import math
 import os
 import random
 import shutil
@@ -60,15 +61,13 @@ class Tally:
         return self.attack, f"{self.tried:,}", f"{len(self.failures):,}", again
 
 
-def make(name: str, count: int | None, seed: int) -> Tally:
+def make(kind: type[Any], name: str, count: int, seed: int) -> Tally:
     """Attack so often, each time in a new folder; progress goes to standard error."""
-    kind = getattr(importlib.import_module(f"attacks.{name}"), ATTACKS[name])
     tally, said = Tally(name, seed), time.monotonic()
     with _folder() as home:
         (home / "home").mkdir()
         attack = kind(home / "home")
-        wanted = kind.whole if count is None else count
-        for number in range(seed, seed + wanted):
+        for number in range(seed, seed + count):
             (home / "trial").mkdir()
             try:
                 failure = attack.trial(number, home / "trial")
@@ -82,14 +81,14 @@ def make(name: str, count: int | None, seed: int) -> Tally:
                     print(f"  {name} {number}: {failure}", file=sys.stderr, flush=True)
             if time.monotonic() - said > 30:
                 said = time.monotonic()
-                print(f"  {name}: {tally.tried:,} of {wanted:,}", file=sys.stderr, flush=True)
+                print(f"  {name}: {tally.tried:,} of {count:,}", file=sys.stderr, flush=True)
     return tally
 
 
-def apart(name: str, count: int | None, seed: int) -> Tally:
+def apart(kind: type[Any], name: str, count: int, seed: int) -> Tally:
     """The same in a process of its own: some compute, and processes that have do not take kindly to forks."""
     with ProcessPoolExecutor(1, get_context("fork")) as pool:
-        return pool.submit(make, name, count, seed).result()
+        return pool.submit(make, kind, name, count, seed).result()
 
 
 @contextlib.contextmanager
@@ -104,7 +103,9 @@ def table(tallies: Sequence[Tally]) -> str:
     """One line for each attack."""
     rows = [("attack", "tried", "failed", "seed to repeat"), *(tally.row for tally in tallies)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(each.ljust(width) for each, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(each.ljust(width) for each, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def keep(tallies: Sequence[Tally]) -> None:
@@ -128,6 +129,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"of {', '.join(ATTACKS)}; all if none is named")
     parser.add_argument("--count", type=int, help="trials of each; as many as a whole run has if not given")
+    parser.add_argument("--share", type=float, default=1.0, help="of a whole run, if no count is given")
     parser.add_argument("--seed", type=int, help="of the first trial, drawn if not given; those that follow count up")
     parser.add_argument("--keep", action="store_true", help="add to results/faults/totals.csv")
     told = parser.parse_args()
@@ -135,7 +137,11 @@ def main() -> int:
         if name not in ATTACKS:
             parser.error(f"unknown attack {name!r} (known: {', '.join(ATTACKS)})")
     seed = random.randrange(10**6) if told.seed is None else told.seed
-    tallies = [apart(name, told.count, seed) for name in told.attacks or ATTACKS]
+    kinds = {
+        name: getattr(importlib.import_module(f"attacks.{name}"), ATTACKS[name]) for name in told.attacks or ATTACKS
+    }
+    counts = {name: told.count or math.ceil(told.share * kind.whole) for name, kind in kinds.items()}
+    tallies = [apart(kind, name, counts[name], seed) for name, kind in kinds.items()]
     print(table(tallies))
     if told.keep:
         keep(tallies)

@@ -1,5 +1,6 @@
 """Progress of everything that takes more than a second."""
 
+import contextlib
 import sys
 import threading
 import time
@@ -13,6 +14,17 @@ from rich.progress import Progress as Bars
 from cdpo.terminal import printable
 
 WORTH_A_LINE = 2.0  # seconds: what was quicker leaves no trace
+
+
+_UNSEEN = OSError, ValueError  # a pipe without a reader, a full disk, a terminal that is gone or closed
+
+
+class _Console(Console):
+    """What is done goes on whether anybody looks on or not."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process."""
+        self.quiet = True
 
 
 class Progress:
@@ -32,7 +44,7 @@ class Progress:
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Shows on `stream` (standard error) and takes durations by `clock`, in seconds."""
         stream = sys.stderr if stream is None else stream
-        self._console = Console(file=stream, highlight=False, emoji=False, soft_wrap=True)
+        self._console = _Console(file=stream, highlight=False, emoji=False, soft_wrap=True)
         self._clock = clock
         # One lock for all tasks: a task's state and its bar change together.
         self._lock = threading.RLock()
@@ -51,12 +63,14 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._bars:
-            self._bars.start()
+            with contextlib.suppress(*_UNSEEN):
+                self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._bars:
-            self._bars.stop()
+            with contextlib.suppress(*_UNSEEN):
+                self._bars.stop()
 
     def task(self, label: str, total: int) -> "Task":
         """A new task of `total` steps, which starts now."""
@@ -94,4 +108,5 @@ class Task:
             seconds = self._display._clock() - self._started
             if seconds > WORTH_A_LINE:
                 note = f" ({self._note})" if self._note else ""
-                self._display._console.print(f"{self._label}: {seconds:.1f} s{note}", markup=False)
+                with contextlib.suppress(*_UNSEEN):
+                    self._display._console.print(f"{self._label}: {seconds:.1f} s{note}", markup=False)

@@ -84,9 +84,9 @@ NO_XML = {
 
 ELEMENTS = re.findall(
     r"\w+",
-    """html head meta title style body main header footer section h1 h2 h3 h4 p pre code dl dt dd div span i
-    details summary figure figcaption ul li table thead tbody tfoot tr th td svg defs g path use text tspan clippath
-    rect line""",
+    """html head meta title style body main header footer section h1 h2 h3 h4 p pre code dl dt dd div span i details
+    summary figure figcaption ul li table thead tbody tfoot tr th td svg defs g path use text tspan clippath rect
+    line""",
 )
 ATTRIBUTES = re.findall(
     r"[\w:-]+",

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -34,6 +33,8 @@ class Resume:
     """More episodes than the run was told; training only."""
     task: str | None = None
     """The run's task again: needed where its name has a module to import, which is not done for a folder's sake."""
+    env_timeout: float | None = None
+    """Seconds for an answer of the environment, if they are to be others than the run was told."""
     restart: bool = False
     """Begin anew: what was measured and learned is moved into a folder before-restart-N of the run."""
 
@@ -42,15 +43,15 @@ class Resume:
         folder = RunFolder.open(self.folder)
         config = folder.config
         if config.get("kind") == "train":
-            return resume_training(folder, self.episodes, self.task, restart=self.restart)
+            return resume_training(folder, self.episodes, self.task, self.env_timeout, restart=self.restart)
         if config.get("kind") == "reproduction":
             raise UserError(
                 f"{str(self.folder)!r} is a reproduction; go on with: {config.get('command', 'cdpo reproduce')}"
             )
         if config.get("kind") != "tabular":
             raise UserError(f"{str(self.folder)!r} is a run of kind {config.get('kind')!r}, which cannot be resumed")
-        for option in ("episodes", "task"):
-            if getattr(self, option):
+        for option in ("episodes", "task", "env-timeout"):
+            if getattr(self, option.replace("-", "_")):
                 raise UserError(f"--{option} is for training runs; this one is tabular")
         if folder.finished and not self.restart:
             raise UserError(f"{str(self.folder)!r} has finished; there is nothing to go on with")
@@ -126,5 +127,5 @@ class Reproduce:
             print(path)
         stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]
         for record, seed, reason in stopped:
-            print(f"cdpo: seed {seed} of {record['task']}, {line(record)} was stopped by {reason}", file=sys.stderr)
+            say(f"cdpo: seed {seed} of {record['task']}, {line(record)} was stopped by {reason}")
         return STOPPED if stopped else None

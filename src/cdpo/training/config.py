@@ -28,7 +28,13 @@ def seed_numbers(seeds: int, seed: int) -> list[int]:
 
 
 def run_config(
-    task: Task, word: str | None, settings: Settings, name: str, seeds: Sequence[int], episodes: int
+    task: Task,
+    word: str | None,
+    settings: Settings,
+    name: str,
+    seeds: Sequence[int],
+    episodes: int,
+    env_timeout: float | None = None,
 ) -> dict[str, Any]:
     """`config.json` of a training run; `word` is what the task can be found by again, None if it was given."""
     return {
@@ -36,6 +42,7 @@ def run_config(
         "task": word,
         "task_name": task.name,
         "horizon": task.horizon,
+        **({} if env_timeout is None else {"env_timeout": env_timeout}),
         "agent": settings.rule.name,
         **{name: getattr(settings, name) for name in ("solver", "learner") if name in settings.parts},
         "preset": name,
@@ -91,10 +98,11 @@ def is_done(folder: RunFolder) -> bool:
     return max(len(each) for each in returns if isinstance(each, list)) > episodes_of(folder)
 
 
-def task_of(folder: RunFolder, named: Any = None) -> Task:
+def task_of(folder: RunFolder, named: Any = None, env_timeout: float | None = None) -> Task:
     """Of a training run, by the name that it has there, or by what the user names or gives in its place.
 
     A module that the folder names is imported only if the user names it as well, and never from the folder itself.
+    Environments are watched as in the run, or for `env_timeout` seconds.
     """
     config, where = folder.config, quoted(folder.path)
     word, horizon = config.get("task"), config.get("horizon")
@@ -108,7 +116,9 @@ def task_of(folder: RunFolder, named: Any = None) -> Task:
                 f"{where} names {module!r}, which is not imported for a folder; say so: --task {task} or task={task!r}"
             )
         _check_elsewhere(module, folder)
-    return find_task(task, horizon=horizon)
+    return find_task(
+        task, horizon=horizon, env_timeout=config.get("env_timeout") if env_timeout is None else env_timeout
+    )
 
 
 def is_whole(value: Any) -> TypeGuard[int]:

@@ -1,4 +1,4 @@
-"""What a reader may answer to files that are not what cdpo wrote: one line of ours, or what they would give undamaged."""
+"""What a reader may answer to files that cdpo did not write: one line of ours, or what they gave undamaged."""
 
 import contextlib
 import os

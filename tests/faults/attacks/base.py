@@ -57,7 +57,7 @@ class Child:
 
     def __init__(self, work: Callable[[], int | None], out: int | None = None) -> None:
         """`out` is its standard output, if that is not to be kept."""
-        self._said = [tempfile.TemporaryFile() for _ in range(2)]
+        self._said = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - they are read at the end
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # JAX warns of forks; these do not compute with it if we did
             self.pid = os.fork()

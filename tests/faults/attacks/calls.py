@@ -71,7 +71,9 @@ class Calls:
         return hook
 
     def _of_two(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def hook(one: Any, two: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, **more: Any) -> Any:
+        def hook(
+            one: Any, two: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, **more: Any
+        ) -> Any:
             source, target = _at(one, src_dir_fd), _at(two, dst_dir_fd)
 
             def make() -> Any:
@@ -155,11 +157,6 @@ def _at(path: Any, folder: int | None) -> Path:
 
 def _of(descriptor: int) -> Path:
     return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-
-
-def counted(call: Call, number: int) -> Any:
-    """Nothing but the counting."""
-    return call.make()
 
 
 def crash(at: int, when: str, disk: Disk | None = None) -> Reaction:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from attacks.calls import Calls, counted, crash
+from attacks.calls import Call, Calls, crash
 from attacks.disk import Disk
 from attacks.world import MORE, World, resume, train
 
@@ -23,6 +23,7 @@ class Crashes:
     def __init__(self, home: Path) -> None:
         self.world = World(home)
         self.calls = count_calls(home / "counted")
+        self.made = count_calls(home / "made", until_made=True)
 
     def trial(self, seed: int, folder: Path) -> str | None:
         chance, run = random.Random(seed), folder / "run"
@@ -31,6 +32,8 @@ class Crashes:
         crashed = train(run, patience=patience, within=attacked(folder, number, when, chance if power else None))
         if not crashed.killed and crashed.code:
             return f"training ends in {crashed}"
+        if number > self.made and not (run / "config.json").exists():
+            return "the run is gone, though it was on the disk"
         for _ in range(chance.choice([0, 1, 2])):
             if failure := self._again(run, folder, chance, 0, patience):
                 return failure
@@ -57,18 +60,22 @@ def attacked(
     return Calls(folder, crash(at, when, disk if chance else None), disk).entered
 
 
-def count_calls(folder: Path) -> int:
-    """How many calls training makes."""
+def count_calls(folder: Path, *, until_made: bool = False) -> int:
+    """How many calls training makes; or those until there is something in its folder."""
     folder.mkdir()
+    seen: list[bool] = []
+
+    def count(call: Call, number: int) -> Any:
+        seen.append((folder / "run" / "checkpoints").exists())
+        return call.make()
 
     @contextlib.contextmanager
     def counting() -> Iterator[None]:
-        calls = Calls(folder, counted)
-        with calls.entered():
+        with Calls(folder, count).entered():
             try:
                 yield
             finally:
-                print(calls.count, file=sys.stderr)
+                print(seen.index(True) if until_made else len(seen), file=sys.stderr)
 
     ended = train(folder / "run", within=counting)
     assert ended.code == 0, ended

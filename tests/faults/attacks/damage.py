@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from attacks.answers import wrong_answer
-from attacks.base import run
-from attacks.world import World, cdpo_main, stubbed
 
 import cdpo
+from attacks.answers import wrong_answer
+from attacks.world import World, stubbed
+from cdpo.experiments import FIGURES
 from cdpo.report import build_page
+from cdpo.report.style import house
 from cdpo.runs import RunFolder
 from cdpo.tabular.mdp import load_mdp
 from cdpo.training.log import Log
@@ -21,7 +22,6 @@ from cdpo.training.schema import renamed
 from cdpo.training.store import load_arrays
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-TABULAR = ["tabular", "--env", "chain", "--size", "4", "5", "--agents", "random", "--seeds", "2", "--steps", "40"]
 BLOCK = 64  # bytes, at most, of damage in one place
 PAGE = 25  # every so many trials a whole page is made of a folder
 
@@ -94,13 +94,11 @@ class Damage:
 
     def __init__(self, home: Path) -> None:
         self.train = World(home / "train").folder
-        self.tabular, self.reproduction = home / "tabular", home / "reproduction"
-        for words in ([*TABULAR, "--out"], ["reproduce", "chain", "--scale", "smoke", "--out"]):
-            folder = self.tabular if words[0] == "tabular" else self.reproduction
-            ended = run(lambda words=words, folder=folder: cdpo_main(*words, str(folder)))  # type: ignore[misc]
-            assert ended.code == 0, ended
+        self.tabular = _renewed("tabular", home)
+        self.reproduction = _renewed("reproduction-tabular", home)
         self.saved = [*self._texts(), *self._arrays(home), *_golden(home / "golden"), _mdp(home / "mdp.npz")]
         self.wanted = [saved.read() for saved in self.saved]
+        self.pages = {path: build_page([RunFolder(path)]) for path in (self.train, self.tabular, self.reproduction)}
 
     def trial(self, seed: int, folder: Path) -> str | None:
         chance = random.Random(seed)
@@ -113,10 +111,10 @@ class Damage:
 
     def _page(self, chance: random.Random) -> str | None:
         """A page of a folder with a damaged file shows what it did, but for figures, which are shown as they are."""
-        folder = RunFolder(chance.choice([self.train, self.tabular, self.reproduction]))
+        folder = RunFolder(chance.choice(list(self.pages)))
         paths = sorted(path for path in folder.path.rglob("*") if path.suffix in (".json", ".jsonl", ".svg", ".csv"))
         path, damage = chance.choice(paths), chance.choice(DAMAGES)
-        wanted = build_page([folder])
+        wanted = self.pages[folder.path]
 
         def accepted(page: str) -> bool:
             return page == wanted or "figures" in path.parts or (path.suffix == ".jsonl" and damage in (cut, emptied))
@@ -145,6 +143,23 @@ class Damage:
         with stubbed():
             cdpo.load(self.train).save(home / "policies", policy_only=True)
         return [*_checkpoints(self.train), *_checkpoints(home / "policies")]
+
+
+def _renewed(name: str, home: Path) -> Path:
+    """A run of an earlier version as this one writes it, with checksums."""
+    with zipfile.ZipFile(GOLDEN / "0.1.0" / f"{name}.zip") as archive:
+        archive.extractall(home / "earlier" / name)
+    old = RunFolder(home / "earlier" / name / "run")
+    config = {key: each for key, each in old.config.items() if key != "format"}
+    new = RunFolder.create(home / name, config)
+    new.extend(old.records())
+    drawn = {}
+    if config["kind"] == "reproduction":
+        with house():
+            paths = FIGURES[config["figure"]].draw(old.summary["results"], new.figures)
+        drawn = {"figures": [path.name for path in paths]}
+    new.write_summary({**old.summary, **drawn})
+    return new.path
 
 
 def _checkpoints(folder: Path) -> list[Saved]:

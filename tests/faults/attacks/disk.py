@@ -12,9 +12,9 @@ _OPEN = open
 
 
 class Disk:
-    """Follows the calls of one process: contents are on the disk after fsync of the file, names after that of the folder.
+    """Follows the calls of one process: contents are on the disk after fsync of a file, names after that of a folder.
 
-    Of what is not, a part may be there: of bytes and of changed names the first few, in the order they were made.
+    Of what is not, a part may be there: of a file the first bytes, and of a folder the first changes of names.
     """
 
     def __init__(self, chance: random.Random | None = None) -> None:
@@ -92,9 +92,13 @@ class Disk:
             if found.startswith(kept):
                 kept = found[: self._chance.randint(len(kept), len(found))]
             _write(path, kept)
-        for _, undo in reversed(self._names[self._chance.randint(0, len(self._names)) :]):
-            with contextlib.suppress(OSError):  # of what was in a folder that is lost too
-                undo()
+        folders = [folder for folder, _ in self._names]
+        kept = {folder: self._chance.randint(0, folders.count(folder)) for folder in dict.fromkeys(folders)}
+        numbered = [(folders[:number].count(folder), folder, undo) for number, (folder, undo) in enumerate(self._names)]
+        for number, folder, undo in reversed(numbered):
+            if number >= kept[folder]:
+                with contextlib.suppress(OSError):  # of what was in a folder that is lost too
+                    undo()
 
 
 def _content(path: Path) -> bytes | None:

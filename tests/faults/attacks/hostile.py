@@ -1,5 +1,6 @@
 """JSON that a stranger made up: refused in one line, and in no time or memory, or read for what it says."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -13,31 +14,39 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import cdpo
 from attacks.answers import LIMIT, limit_memory, wrong_answer
 from attacks.base import Child
-
-import cdpo
 from cdpo.commands.folders import Resume
 from cdpo.report import build_page
 from cdpo.runs import RunFolder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "0.1.0"  # without checksums: a stranger could make them as well
-KINDS = ("sac", "train-interrupted", "policy-of-one-seed", "tabular-interrupted", "tabular", "reproduction-tabular")
+KINDS = {  # of folders, and how each of them is read
+    "sac": ("load", "policy", "page", "resume", "records"),
+    "train-interrupted": ("load", "policy", "page", "resume", "records"),
+    "policy-of-one-seed": ("load", "policy", "page"),
+    "tabular-interrupted": ("resume", "page"),
+    "tabular": ("resume", "page"),
+    "reproduction-tabular": ("page", "records"),
+}
 MEMORY = 8 << 30  # bytes more than the reader has at first
 LONG = 90.0  # seconds for what is no mistake, and is read: compiling takes its time
 DEEP = 10**6
+NUMBERS = {"horizon", "seeds", "seed", "episodes", "steps", "sizes", "rows", "episode"}  # by which memory is taken
 HOLE = "a place that is to be filled"
 
 # As they would stand in a file.
 VALUES = (
     "1e999", "-1e999", "1e308", "NaN", "Infinity", "-Infinity", "-1", "0", "-0.0", "0.5", "1e-400", "2e8", "200000000",
-    "1000000", "10001", "2147483647", "2147483648", "9223372036854775808", "-9223372036854775809", "9" * 400, "9" * 5000,
+    "1000000", "10001", "2147483647", "2147483648", "9223372036854775808", "-9223372036854775809", "9" * 400,
+    "9" * 5000,
     "null", "true", "false", '""', '"1"', '"cdpo"', '"x"', '"../../../etc/passwd"', '"os:system"', '"__main__:x"',
     r'"\ud800"', r'"\u0000"', r'"\u001b[2J"', r'"\n\r\u2028"', '"' + "x" * 10**6 + '"', "[]", "{}", "[[]]", "[null]",
-    '{"a": 1}', "[1, 2, 3]", "[-1]", "[1e999]", "[1000000, 1000000]", "[" + "8," * 10**6 + "8]", "[" * DEEP + "]" * DEEP,
+    '{"a": 1}', "[1, 2, 3]", "[-1]", "[1e999]", "[1000000, 1000000]", "[" + "8," * 10**6 + "8]",
+    "[" * DEEP + "]" * DEEP,
     '{"a":' * DEEP + "1" + "}" * DEEP, "[" * 500 + "]" * 500, '{"": 0}', "1" + "0" * 4299, "01", "+1", "'x'", "0x10",
 )  # fmt: skip
-READERS = ("load", "policy", "page", "resume", "records")
 
 
 class Reached(Exception):
@@ -58,12 +67,12 @@ class Hostile:
 
     def trial(self, seed: int, folder: Path) -> str | None:
         chance, run = random.Random(seed), folder / "run"
-        name = chance.choice(KINDS)
+        name = chance.choice(list(KINDS))
         shutil.copytree(self.home / name / "run", run)
         files = [path for path in (run / "config.json", run / "metrics.jsonl", run / "summary.json") if path.exists()]
-        path = chance.choice([*files, run / "config.json", *run.glob("checkpoints/*.npz")])
+        path = chance.choice([*files, run / "config.json", run / "config.json", *run.glob("checkpoints/*.npz")])
         what = _spoil(path, chance)
-        reader = chance.choice(READERS)
+        reader = chance.choice(KINDS[name])
         failure = self.reader.answer(reader, run)
         return f"{name}, {path.name}, {what}, by {reader}: {failure}" if failure else None
 
@@ -133,11 +142,9 @@ def _resume(folder: Path) -> None:
     with (
         mock.patch("cdpo.commands.training.train", side_effect=Reached),
         mock.patch("cdpo.commands.folders.finish_tabular", side_effect=Reached),
+        contextlib.suppress(Reached),
     ):
-        try:
-            Resume(folder).run(["resume", str(folder)])
-        except Reached:
-            pass
+        Resume(folder).run(["resume", str(folder)])
 
 
 _READ: dict[str, Callable[[Path], Any]] = {
@@ -180,7 +187,9 @@ def _spoilt(text: bytes, chance: random.Random) -> tuple[bytes, str]:
         value, place = _with_hole(value, chance)
         places.append(place)
     parts = json.dumps(value).split(json.dumps(HOLE))
-    filled = parts[0] + "".join(each + part for each, part in zip(_cycle(chosen, len(parts) - 1), parts[1:], strict=True))
+    filled = parts[0] + "".join(
+        each + part for each, part in zip(_cycle(chosen, len(parts) - 1), parts[1:], strict=True)
+    )
     shown = ", ".join(f"{place} = {each[:30]}" for place, each in zip(places, chosen, strict=True))
     return filled.encode(), shown
 
@@ -197,7 +206,9 @@ def _with_hole(value: Any, chance: random.Random) -> tuple[Any, str]:
         at = chance.randrange(len(value))
         inner, place = _with_hole(value[at], chance)
         return [*value[:at], inner, *value[at + 1 :]], f"[{at}] {place}"
-    name = chance.choice(list(value))
+    name = chance.choice(
+        [*value, *(each for each in value if isinstance(value[each], int)), *sorted(NUMBERS & value.keys())]
+    )
     match chance.random():
         case draw if draw < 0.05:
             return {each: value[each] for each in value if each != name}, f"no {name}"
@@ -205,6 +216,8 @@ def _with_hole(value: Any, chance: random.Random) -> tuple[Any, str]:
             return {**value, "unknown": HOLE}, "unknown"
         case draw if draw < 0.15:
             return _Twice({**value, name: HOLE}, name, value[name]), f"{name} twice"
+    if chance.random() < 0.3:  # else most holes would be in settings, whose types are all checked in one place
+        return {**value, name: HOLE}, name
     inner, place = _with_hole(value[name], chance)
     return {**value, name: inner}, f"{name} {place}"
 

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import cdpo
 from attacks.answers import wrong_answer
 from attacks.base import MISTAKE, Child
 from attacks.calls import Calls, crash
 from attacks.crashes import count_calls
 from attacks.world import EPISODES, MORE, SEEDS, WORDS, World, stubbed, train, work
-
-import cdpo
 from cdpo.errors import UserError
 from cdpo.report import build_page
 from cdpo.runs import RunFolder
@@ -30,7 +29,7 @@ class Races:
     def __init__(self, home: Path) -> None:
         self.world, self.half = World(home), home / "half"
         calls = count_calls(home / "counted")
-        assert train(self.half, within=Calls(home, crash(calls // 2, "before")).entered).killed
+        assert train(self.half, within=Calls(home, crash(3 * calls // 4, "before")).entered).killed
 
     def trial(self, seed: int, folder: Path) -> str | None:
         chance, run = random.Random(seed), folder / "run"

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import cdpo
 from attacks.answers import limit_memory
 from attacks.base import MISTAKE, Ended, run
 from attacks.calls import Calls, crash
 from attacks.crashes import count_calls
 from attacks.world import MORE, WORDS, World, cdpo_main, stubbed, train
-
-import cdpo
 from cdpo.errors import UserError
 from cdpo.runs import RunFolder
 
@@ -59,7 +58,7 @@ class Strangers:
     def __init__(self, home: Path) -> None:
         self.world, half = World(home), home / "half"
         calls = count_calls(home / "counted")
-        assert train(half, within=Calls(home, crash(calls // 2, "before")).entered).killed
+        assert train(half, within=Calls(home, crash(3 * calls // 4, "before")).entered).killed
         self.runs = {"finished": self.world.folder, "killed": half}
         with zipfile.ZipFile(GOLDEN / "policy-of-one-seed.zip") as archive:
             archive.extractall(home / "policy")
@@ -99,7 +98,12 @@ def _leak(folder: Path, ended: Ended) -> str | None:
 def _make_victim(victim: Path) -> None:
     """What is not the stranger's."""
     (victim / "folder").mkdir(parents=True)
-    for path in (victim / "file", victim / "folder" / "state.npz", victim / "folder" / HIDDEN, victim / "folder" / "x.svg"):
+    for path in (
+        victim / "file",
+        victim / "folder" / "state.npz",
+        victim / "folder" / HIDDEN,
+        victim / "folder" / "x.svg",
+    ):
         path.write_text(SECRET)
 
 

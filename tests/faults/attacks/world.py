@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
-from attacks.base import Ended, run
 
 import cdpo
+from attacks.base import Ended, run
 from cdpo import cli
 from cdpo.commands.training import Train
+from cdpo.signals import shielded
 from cdpo.training.loop import Lived, Pupil, Record
-from cdpo.training.store import flatten
 from cdpo.training.schema import names
+from cdpo.training.store import flatten
 
 EPISODES, MORE = 3, 2
 SEEDS = 2
@@ -131,7 +132,7 @@ def stubbed(patience: float = 0.0, pause: float = 0.0, figures: bool = False) ->
 
     def together(trainers: Sequence[Stub], *, last: bool = False, keep: Any = None) -> list[Lived]:
         lived = [trainer.advance(last=last) for trainer in trainers]
-        if keep is not None:
+        with shielded():
             keep(lived)
         return lived
 
@@ -141,7 +142,11 @@ def stubbed(patience: float = 0.0, pause: float = 0.0, figures: bool = False) ->
             **({} if figures else {"cdpo.commands.training.write_figures": lambda folder: []}),
             "cdpo.api.Trainer": Stub,
             "cdpo.training.run.advance_together": together,
-            **{f"cdpo.training.{module}.{name}": dict for module in ("run", "config") for name in ("versions", "hardware")},
+            **{
+                f"cdpo.training.{module}.{name}": dict
+                for module in ("run", "config")
+                for name in ("versions", "hardware")
+            },
             "cdpo.training.run.PATIENCE": patience,
             "cdpo.cli.parse": _parse,
             "cdpo.cli.keep_programs": lambda: None,
@@ -185,7 +190,9 @@ def resume(folder: Path, more: int = 0, **options: Any) -> Ended:
 def records(folder: Path) -> list[Record]:
     """The lines of `metrics.jsonl`, less times, and sums that depend on them."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{name: each for name, each in json.loads(line).items() if name not in ("wall_s", "crc32")} for line in lines]
+    return [
+        {name: each for name, each in json.loads(line).items() if name not in ("wall_s", "crc32")} for line in lines
+    ]
 
 
 def told(folder: Path) -> dict[str, Any]:

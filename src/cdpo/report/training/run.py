@@ -42,9 +42,9 @@ class Run:
                 raise _damaged(folder, f"line {place} has no seed and episode")
             lines[line["seed"], line["episode"]] = line
         summary = folder.summary if folder.finished else {}
-        if folder.finished and not lines:
-            raise _damaged(folder, "it holds nothing, though the run has finished")
         stopped = {int(seed): str(why) for seed, why in nested(summary, "stopped").items() if _SEED.fullmatch(seed)}
+        if folder.finished and not (lines or stopped):
+            raise _damaged(folder, "it holds nothing, though the run has finished")
         run = cls(folder, folder.config, summary, lines, stopped)
         if len(run.seeds) * len(run.episodes) > _MOST:
             raise _damaged(folder, f"it tells of {len(run.seeds):,} seeds and {len(run.episodes):,} episodes")
