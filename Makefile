@@ -1,9 +1,10 @@
 # Every target does its own set-up: a fresh clone needs Python >= 3.11, make and a package index.
 # Another interpreter: make clean, then make test PYTHON=python3.12
+# No file but those whose digests are in hashes.txt: make venv HASHES=1, in an environment that is made anew
 
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+STAMP := .venv/.$(if $(HASHES),hashed,installed)
 EXTRAS := .venv/.extras
 PEERS := .venv/.peers
 DEMO := inverted-pendulum --seeds 2 --episodes 8
@@ -15,13 +16,20 @@ help: ## show this list
 
 venv: $(STAMP) ## create .venv with the tested versions
 
-$(STAMP): pyproject.toml constraints.txt
+# What builds the package is installed before it, as pip holds isolated builds to no constraints in every version.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+PINNED := -c constraints.txt --no-build-isolation
+FIRST := $(if $(HASHES),--require-hashes --only-binary :all: -r hashes.txt,-c constraints.txt hatchling editables)
+THEN := $(if $(HASHES),--no-deps --no-build-isolation,$(PINNED)) -e '.[dev]'
+
+$(STAMP): pyproject.toml constraints.txt hashes.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "cdpo needs Python 3.11 or later, which '$(PYTHON)' is not; try: make $(or $(MAKECMDGOALS),venv) PYTHON=python3.12" >&2; exit 1; }
 	@echo "installing into .venv (once, about a minute) ..."
-	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+	@$(PYTHON) -m venv $(if $(HASHES),--clear) .venv
+	@$(PIP) $(FIRST)
+	@$(PIP) $(THEN)
+	@touch .venv/.installed $@
 
 demo: $(STAMP) ## train CDPO on a small task and show where the report is
 	@out=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -60,12 +68,12 @@ format: $(STAMP) ## format the code and apply safe fixes
 
 $(EXTRAS): $(STAMP)
 	@echo "installing the extras that have tests (once) ..."
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,tensorboard,scale-out]'
+	@$(PIP) $(PINNED) -e '.[dev,tensorboard,scale-out]'
 	@touch $@
 
 $(PEERS): $(STAMP) constraints-peers.txt
 	@echo "installing what ours is held against, with PyTorch (once) ..."
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -c constraints-peers.txt -e '.[dev,peers]'
+	@$(PIP) $(PINNED) -c constraints-peers.txt -e '.[dev,peers]'
 	@touch $@
 
 bench: $(PEERS) ## measure the tabular and the deep part, beside others

@@ -146,6 +146,41 @@ def test_the_latency_is_the_mean_and_the_99th_percentile_of_all_steps(folders, c
 
 
 @pytest.mark.slow
+def test_a_plan_that_is_no_number_is_not_acted_on_and_not_remembered(agent, monkeypatch):
+    planner = agent[0].planner(**PLANS)
+    good = acts(planner, 0)
+    decide = planner._decide
+    nothing = np.full(1, np.nan, np.float32)
+    monkeypatch.setattr(planner, "_decide", lambda *told: (nothing, decide(*told)[1] * np.nan))
+    planner.begin(0)
+    with pytest.raises(UserError, match="no plan of pendulum-swingup is a finite number here"):
+        planner.act(HANGING)
+    assert np.isnan(agent[0].evaluate(2, planner=planner)).all()
+    monkeypatch.undo()
+    planner._step = 0  # as at first, without a word that another episode begins
+    planner._episode = 0
+    assert [float(planner.act(HANGING)[0]) for _ in range(4)] == good
+
+
+@pytest.mark.slow
+def test_returns_of_plans_that_are_no_numbers_are_null_in_strict_json(folders, capsys, monkeypatch):
+    call = deciding.Planner.__call__
+
+    def broken(planner, observation, noise=None):
+        action = call(planner, observation, noise)
+        return action * np.nan if planner.seconds and planner._episode == 1 else action
+
+    monkeypatch.setattr(deciding.Planner, "__call__", broken)
+    assert _run(["evaluate", str(folders / "whole"), "--plan", "--episodes", "2", "--json"]) == 3
+    told = capsys.readouterr()
+    answer = json.loads(told.out, parse_constant=lambda word: pytest.fail(word))
+    for each in answer["seeds"]:
+        first, second = each["returns"]
+        assert isinstance(first, float) and second is None and each["mean"] is None and each["latency_ms"] > 0
+    assert told.err.splitlines() == [f"cdpo: seed {seed}: not every return is a finite number" for seed in (0, 1)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("folder", "word"), [("policies", "without a model"), ("sac", "sac learns without a model")])
 def test_without_a_model_there_is_nothing_to_plan_on(folders, capsys, folder, word):
     assert _run(["evaluate", str(folders / folder), "--plan"]) == 2

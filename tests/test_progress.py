@@ -1,4 +1,6 @@
+import errno
 import io
+import os
 import sys
 import threading
 
@@ -105,3 +107,30 @@ def test_tasks_in_threads(kind, monkeypatch):
             thread.join()
     for k in range(4):
         assert stream.getvalue().count(f"cell {k}: 0.0 s (step 199)\n") == 1
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_names_and_notes_do_not_command_the_terminal(kind, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream, clock = kind(), Clock()
+    with Progress(stream, clock) as progress:
+        task = progress.task("task \x1b]0;mine\x07\u202e", total=1)
+        task.advance(note="\x9b2J")
+        clock.now = 3.0
+        task.done()
+    assert r"task \x1b]0;mine\x07\u202e: 3.0 s (\x9b2J)" in stream.getvalue()
+    assert not any(sign in stream.getvalue() for sign in ("\x1b]0", "\x07", "\u202e", "\x9b"))
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO, errno.ENOSPC])
+def test_work_goes_on_where_nobody_looks_on_any_more(number):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise OSError(number, os.strerror(number))
+
+    clock = Clock()
+    with Progress(Gone(), clock) as progress:
+        for _ in range(2):
+            task = progress.task("chain", total=1)
+            clock.now += 10.0
+            task.done()

@@ -36,6 +36,15 @@ def test_bootstrap_band_covers_the_mean_about_as_often_as_it_says():
     assert np.mean(high - low) == pytest.approx(2 * 1.96 / np.sqrt(20), rel=0.1)
 
 
+@pytest.mark.parametrize("seeds", [2, 6, 30])
+def test_bootstrap_band_is_the_middle_of_the_means_of_all_resamples(seeds):
+    rows = np.random.default_rng(1).normal(size=(seeds, 3))
+    counts = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=2000)
+    expected = np.quantile(counts @ rows / seeds, [0.025, 0.975], axis=0)
+    np.testing.assert_allclose(bootstrap_band(rows), expected, rtol=1e-12)
+    np.testing.assert_allclose(bootstrap_band(rows[:, 0]), expected[:, 0], rtol=1e-12)
+
+
 def test_bootstrap_band_is_seeded_and_degenerate_for_equal_seeds():
     rows = np.random.default_rng(0).normal(size=(10, 3))
     np.testing.assert_array_equal(bootstrap_band(rows), bootstrap_band(rows))

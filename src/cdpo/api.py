@@ -1,6 +1,7 @@
 """Agents as objects: `cdpo.CDPO(task).learn(episodes=20)`."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,6 +18,7 @@ from cdpo.progress import Progress
 from cdpo.runs import RunFolder, check_free
 from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task, find_task
+from cdpo.tasks.asking import BrokenEnvironment
 from cdpo.training.checkpoints import FOLDER, POLICY, go_on, has_state, policies
 from cdpo.training.collect import evaluation
 from cdpo.training.config import records_of, run_config, seed_numbers, seeds_of, settings_of, task_of
@@ -61,17 +63,24 @@ class DeepAgent:
         """
         found = find_task(task, reward=reward, terminates=terminates, horizon=horizon, env_timeout=env_timeout)
         word = task if isinstance(task, str) and reward is None and terminates is None else None
-        self._begin(found, word, build_settings(found, self.rule, preset, changes), preset, seeds, seed)
-        self._env_timeout = env_timeout
+        self._begin(found, word, build_settings(found, self.rule, preset, changes), preset, seeds, seed, env_timeout)
 
-    def _begin(self, task: Task, word: str | None, settings: Settings, preset: str, seeds: int, seed: int) -> Self:
+    def _begin(
+        self,
+        task: Task,
+        word: str | None,
+        settings: Settings,
+        preset: str,
+        seeds: int,
+        seed: int,
+        env_timeout: float | None = None,
+    ) -> Self:
         """Before any episode; `word` is what the task can be found by again."""
         self.task, self.settings, self.preset = task, settings, preset
-        self._word = word
+        self._word, self._env_timeout = word, env_timeout
         self._trainer = Trainer(task, settings, seed_numbers(seeds, seed))
         self._seeds = [Seed(self, index) for index in range(seeds)]
         self._policy_only = False
-        self._env_timeout: float | None = None
         self._wall = 0.0
         self.records: list[Record] = []
         return self
@@ -88,7 +97,7 @@ class DeepAgent:
 
     @property
     def stopped(self) -> dict[int, str]:
-        """Seeds that were stopped because a number was not finite, and where it was."""
+        """Seeds that were stopped because a number was not finite or their environment failed, and where that was."""
         return {pupil.seed: pupil.stopped for pupil in self._trainer.pupils if pupil.stopped is not None}
 
     def learn(self, episodes: int, *, progress: bool = False) -> Self:
@@ -129,11 +138,14 @@ class DeepAgent:
 
     @property
     def best(self) -> "Seed":
-        """The seed with the best last evaluation; the first, before any."""
-        scores = [
-            -np.inf if pupil.evaluated is None or pupil.stopped else pupil.evaluated for pupil in self._trainer.pupils
-        ]
-        return self[int(np.argmax(scores))]
+        """The seed with the best last evaluation, a stopped one only if none goes on; the first, before any."""
+
+        def merit(index: int) -> tuple[bool, float]:
+            pupil = self._trainer.pupils[index]
+            score = -np.inf if pupil.evaluated is None else pupil.evaluated
+            return pupil.stopped is None, score if np.isfinite(score) else -np.inf
+
+        return self[max(range(len(self)), key=merit)]
 
     def predict(
         self,
@@ -153,8 +165,24 @@ class DeepAgent:
         return self.best.planner(**changes)
 
     def evaluate(self, episodes: int = 10) -> np.ndarray:
-        """Returns of new episodes by the mode of each seed's policy, [seeds, episodes]."""
-        return np.array([self[index].evaluate(episodes) for index in range(len(self))])
+        """Returns of new episodes by the mode of each seed's policy, [seeds, episodes].
+
+        NaN where anything was no finite number, and in the row of a seed that cannot be evaluated, of which a warning
+        tells. If none can, it is an error.
+        """
+        found: list[np.ndarray | None] = []
+        failed: list[str] = []
+        for each in self._seeds:
+            try:
+                found.append(each.evaluate(episodes))
+            except UserError as error:
+                if len(failed) == len(self) - 1:
+                    raise
+                found.append(None)
+                failed.append(f"seed {each.seed}: {error}")
+        for line in failed:
+            warnings.warn(line, RuntimeWarning, stacklevel=2)
+        return np.array([np.full(episodes, np.nan) if each is None else each for each in found])
 
     @property
     def model(self) -> "Model":
@@ -179,9 +207,9 @@ class DeepAgent:
         """Those of some seeds, with nothing else."""
         folder = self._new_folder(path, self.seeds[which])
         policy = jax.tree.map(lambda leaf: leaf[which], self._trainer.minds().policy)
-        evaluated = {"evaluated": [pupil.evaluated for pupil in self._trainer.pupils[which]]}
+        told = {name: [getattr(p, name) for p in self._trainer.pupils[which]] for name in ("evaluated", "stopped")}
         with folder.writing():
-            save_arrays(folder.folder(FOLDER) / POLICY, flatten(policy, names), evaluated)
+            save_arrays(folder.folder(FOLDER) / POLICY, flatten(policy, names), told)
         return folder.path
 
     def _new_folder(self, path: str | Path, seeds: Sequence[int]) -> RunFolder:
@@ -227,13 +255,16 @@ class Seed:
         return task.unscaled(self._policy(seen, noise)).astype(np.float32), state
 
     def evaluate(self, episodes: int = 10, *, planner: Planner | None = None) -> np.ndarray:
-        """Returns of new episodes by the policy's mode, or by planning, [episodes]."""
+        """Returns of new episodes by the policy's mode, or by planning, [episodes]; NaN where one had bad numbers."""
         if episodes < 1:
             raise UserError(f"episodes must be at least 1, not {episodes}")
         environment = self._trainer.pupils[self._index].environment
         acting = self._policy if planner is None else planner
         # Episode numbers count up from zero in training: these are others.
-        return np.array(evaluation(environment, self._trainer.task, acting, self.seed, 2**31, episodes))
+        try:
+            return np.array(evaluation(environment, self._trainer.task, acting, self.seed, 2**31, episodes))
+        except BrokenEnvironment as broken:
+            raise UserError(f"the environment failed: {broken}; mend it, cdpo check-env tries it") from broken
 
     def planner(self, **changes: Any) -> Planner:
         """That acts by planning on models drawn from what this seed believes, whichever solver it learned with.
@@ -371,9 +402,9 @@ def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> De
     """
     folder = RunFolder.open(path)
     config, settings = folder.config, settings_of(folder)
-    seeds, (arrays, evaluated) = seeds_of(folder), policies(folder)
-    if len(evaluated) != len(seeds):  # before anything is made for each of them
-        told = f"{len(evaluated)} seeds, and its config.json says {len(seeds)}"
+    seeds, (arrays, known) = seeds_of(folder), policies(folder)
+    if len(known) != len(seeds):  # before anything is made for each of them
+        told = f"{len(known)} seeds, and its config.json says {len(seeds)}"
         raise UserError(f"{quoted(path)} holds {told}; restore a copy of it")
     word = config.get("task") if task is None else None
     kind = AGENTS[settings.rule.name]
@@ -382,17 +413,17 @@ def load(path: str | Path, *, task: Any = None, policy_only: bool = False) -> De
     agent._env_timeout = config.get("env_timeout")
     if policy_only or not has_state(folder):
         agent._policy_only = True
-        _adopt_policy(agent._trainer, arrays, evaluated)
+        _adopt_policy(agent._trainer, arrays, known)
         return agent
     agent._wall = go_on(folder, agent._trainer).wall
     agent.records = [record for record in records_of(folder) if record["episode"] < agent.episodes]
     return agent
 
 
-def _adopt_policy(trainer: Trainer, arrays: Mapping[str, np.ndarray], evaluated: Sequence[float | None]) -> None:
+def _adopt_policy(trainer: Trainer, arrays: Mapping[str, np.ndarray], known: Sequence[Record]) -> None:
     """The policies alone."""
     minds = trainer.minds()
     policy = restore(minds.policy, arrays, names)
     none = [np.zeros((0, trainer.row_width), np.float32)] * len(trainer.pupils)
-    told = [{"steps": 0, "iterations": 0, "evaluated": value, "stopped": None} for value in evaluated]
+    told = [{"steps": 0, "iterations": 0, **each} for each in known]
     trainer.restore(0, minds._replace(policy=policy), none, told)

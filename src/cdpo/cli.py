@@ -119,6 +119,7 @@ def _folded(box: str) -> str:
 def main() -> None:
     """What the `cdpo` command does."""
     heed()
+    warnings.simplefilter("always", Notice)
     warnings.showwarning = _one_line(warnings.showwarning)
     try:
         code = _run(sys.argv[1:])

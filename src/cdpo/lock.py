@@ -80,6 +80,9 @@ class Lock:
         finally:
             if descriptor in _held:  # not in a child, which has let go of it
                 _held.discard(descriptor)
+                if fcntl is not None:
+                    with contextlib.suppress(OSError):
+                        fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of copies that a child has not closed yet
                 os.close(descriptor)
 
     def _open(self) -> int:

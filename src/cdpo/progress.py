@@ -1,5 +1,6 @@
 """Progress of everything that takes more than a second."""
 
+import contextlib
 import sys
 import threading
 import time
@@ -10,7 +11,20 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from cdpo.terminal import printable
+
 WORTH_A_LINE = 2.0  # seconds: what was quicker leaves no trace
+
+
+_UNSEEN = OSError, ValueError  # a pipe without a reader, a full disk, a terminal that is gone or closed
+
+
+class _Console(Console):
+    """What is done goes on whether anybody looks on or not."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process."""
+        self.quiet = True
 
 
 class Progress:
@@ -30,7 +44,7 @@ class Progress:
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Shows on `stream` (standard error) and takes durations by `clock`, in seconds."""
         stream = sys.stderr if stream is None else stream
-        self._console = Console(file=stream, highlight=False, emoji=False, soft_wrap=True)
+        self._console = _Console(file=stream, highlight=False, emoji=False, soft_wrap=True)
         self._clock = clock
         # One lock for all tasks: a task's state and its bar change together.
         self._lock = threading.RLock()
@@ -49,12 +63,14 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._bars:
-            self._bars.start()
+            with contextlib.suppress(*_UNSEEN):
+                self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._bars:
-            self._bars.stop()
+            with contextlib.suppress(*_UNSEEN):
+                self._bars.stop()
 
     def task(self, label: str, total: int) -> "Task":
         """A new task of `total` steps, which starts now."""
@@ -66,18 +82,18 @@ class Task:
 
     def __init__(self, display: Progress, label: str, total: int) -> None:
         self._display = display
-        self._label = label
+        self._label = printable(label)  # names may be those of a stranger's folder
         self._note = ""
         self._open = True
         self._started = display._clock()
         with display._lock:
-            self._bar = display._bars.add_task(label, total=total, note="") if display._bars else None
+            self._bar = display._bars.add_task(self._label, total=total, note="") if display._bars else None
 
     def advance(self, steps: int = 1, *, note: str | None = None) -> None:
         """`steps` more are done; `note`, if given, replaces the words beside the bar."""
         with self._display._lock:
             if note is not None:
-                self._note = note
+                self._note = printable(note)
             if self._open and self._display._bars and self._bar is not None:
                 self._display._bars.update(self._bar, advance=steps, note=self._note)
 
@@ -92,4 +108,5 @@ class Task:
             seconds = self._display._clock() - self._started
             if seconds > WORTH_A_LINE:
                 note = f" ({self._note})" if self._note else ""
-                self._display._console.print(f"{self._label}: {seconds:.1f} s{note}", markup=False)
+                with contextlib.suppress(*_UNSEEN):
+                    self._display._console.print(f"{self._label}: {seconds:.1f} s{note}", markup=False)

@@ -14,6 +14,7 @@ import numpy as np
 
 RESAMPLES = 2000
 LEVEL = 0.95
+_AT_ONCE = 256  # points of a curve: their draws fit a processor's cache
 
 Values = Iterable[float | None]  # of the seeds; one without a number (null) does not count
 Band = tuple[np.ndarray, np.ndarray, np.ndarray]  # middle, low, high
@@ -86,9 +87,15 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 def bootstrap_band(rows: np.ndarray, level: float = LEVEL, resamples: int = RESAMPLES) -> tuple[np.ndarray, np.ndarray]:
     """Interval of the mean over the first axis."""
     # As weights of the rows: scipy's bootstrap copies the rows for every resample, which for curves is much memory.
+    # What was drawn several times is computed once: of six rows there are 462 different resamples.
     rng = np.random.default_rng(0)
-    weight = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples) / len(rows)
-    return _percentiles(np.tensordot(weight, rows, axes=1), level)
+    counts = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples)
+    different, times = np.unique(counts, axis=0, return_counts=True)
+    columns, weight = rows.reshape(len(rows), -1), different.T / len(rows)
+    parts = range(0, columns.shape[1], _AT_ONCE)
+    found = [_repeated_percentiles(columns[:, start : start + _AT_ONCE].T @ weight, times, level) for start in parts]
+    low, high = np.concatenate([np.zeros((2, 0)), *found], axis=1).reshape(2, *rows.shape[1:])
+    return low, high
 
 
 def mean_band(rows: np.ndarray) -> Band:
@@ -115,8 +122,9 @@ def spread(
     known = np.isfinite(each)
     middle, low, high = np.full((3, each.shape[1]), np.nan)
     # Points at which the same seeds have numbers share their draws: a handful of bootstraps, however long the run.
-    for pattern in np.unique(known, axis=1).T:
-        points = (known == pattern[:, None]).all(axis=0)
+    patterns, which = np.unique(known, axis=1, return_inverse=True)
+    for place, pattern in enumerate(patterns.T):
+        points = which.ravel() == place
         rows = each[np.ix_(pattern, points)]
         if len(rows) == 1:
             middle[points] = rows[0]
@@ -138,6 +146,25 @@ def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The share of pairs in which x [..., n] is above y [..., m]; a tie is half a win."""
     x, y = x[..., :, None], y[..., None, :]
     return ((x > y) + 0.5 * (x == y)).mean(axis=(-2, -1))
+
+
+def _repeated_percentiles(draws: np.ndarray, times: np.ndarray, level: float) -> np.ndarray:
+    """`_percentiles`, [2, n], of draws [n, different] of which each came so many times."""
+    order = np.argsort(draws, axis=1)
+    reached = np.cumsum(times[order], axis=1)  # how many draws are not above this one
+
+    def at(rank: int) -> np.ndarray:
+        place = (reached > rank).argmax(axis=1)[:, None]
+        return np.take_along_axis(draws, np.take_along_axis(order, place, axis=1), axis=1)[:, 0]
+
+    tail = (1 - level) / 2
+    ranks = np.array([tail, 1 - tail]) * (times.sum() - 1)
+    return np.array([_between(at(int(rank)), at(math.ceil(rank)), rank % 1) for rank in ranks])
+
+
+def _between(low: np.ndarray, high: np.ndarray, share: float) -> np.ndarray:
+    """Rounded as numpy's quantiles are."""
+    return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
 def _percentiles(draws: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,6 @@ another argument of it: nothing is compiled anew, and seeds that differ in numbe
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from types import UnionType
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -13,16 +12,21 @@ from typing import Any, ClassVar, get_args, get_type_hints
 import jax
 import numpy as np
 
-from cdpo.errors import UserError, check_choices, unknown
+from cdpo.errors import UserError, check_choices, shown, unknown
 
 MOST = 10**6  # of what is counted: beyond are slips of the keyboard, and arrays that fit nowhere
+LARGEST = 1e30  # settings become 32-bit floats
+_LAYERS = 64  # in a row, each of which makes programs longer
+_LISTED = 1000
+_LETTERS = 1000
+_WHOLE = 2**63
 
 
 class Told:
     """A base for frozen dataclasses: their fields of type float are leaves, but for those that decide on shapes.
 
     Whole numbers are at least one and at most a million, others above zero if given, but for those that may be zero;
-    shares are at most one.
+    shares are at most one. Sizes of layers are no more than 64.
     """
 
     part: ClassVar[str]
@@ -47,21 +51,25 @@ class Told:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if (asked := self._asked(field, value)) is not None:
-                shown = f"{value:g}" if isinstance(value, float) else value
-                raise UserError(f"{self.part}.{field.name} must {asked}, not {shown}")
+                told = f"{value:g}" if isinstance(value, float) else shown(value)
+                raise UserError(f"{self.part}.{field.name} must {asked}, not {told}")
 
     def _asked(self, field: dataclasses.Field[Any], value: Any) -> str | None:
         """What is asked of a field, if its value is not that."""
-        if field.type is int:
+        if value is None:
+            return None
+        if field.type in (int, int | None):
             least = 0 if field.name in self._zero else 1
             if value > MOST:
                 return f"be at most {MOST}"
             return None if value >= least else f"be at least {least}"
         if field.type == tuple[int, ...]:
+            if len(value) > _LAYERS:
+                return f"hold at most {_LAYERS} sizes"
             return None if all(1 <= size <= MOST for size in value) else f"hold sizes of at least 1 and at most {MOST}"
-        if field.type not in (float, float | None) or value is None:
+        if field.type not in (float, float | None):
             return None
-        if not math.isfinite(value):
+        if not abs(value) <= LARGEST:
             return "be a finite number"
         zero, share = field.name in self._zero, field.name in self._shares
         inside = (value >= 0 if zero else value > 0) and (value <= 1 or not share)
@@ -116,12 +124,25 @@ def _fitting(name: str, value: Any, hint: Any) -> Any:
     for kind, asked in ((int, "whole numbers"), (str, "words")):
         if hint == tuple[kind, ...]:  # type: ignore[valid-type]
             if not (isinstance(value, list | tuple) and all(_fits(each, kind) for each in value)):
-                raise UserError(f"{name} must be {asked} in a list, not {value!r}")
-            return tuple(value)
+                raise UserError(f"{name} must be {asked} in a list, not {shown(value)}")
+            if len(value) > _LISTED:
+                raise UserError(f"{name} must hold at most {_LISTED} {asked}, not {len(value)}")
+            return tuple(_bounded(name, each) for each in value)
     kind, *none = get_args(hint) if isinstance(hint, UnionType) else [hint]
     checked = kind in (int, float, bool, str) or dataclasses.is_dataclass(kind)
     if checked and not (_fits(value, kind) or (none and value is None)):
-        raise UserError(f"{name} must be of type {kind.__name__}, not {value!r}")
+        raise UserError(f"{name} must be of type {kind.__name__}, not {shown(value)}")
+    if kind is float and value is not None and not abs(value) <= LARGEST:
+        raise UserError(f"{name} must be a finite number, not {shown(value)}")
+    return _bounded(name, value)
+
+
+def _bounded(name: str, value: Any) -> Any:
+    """Neither a word nor a whole number that nobody would have written."""
+    if isinstance(value, str) and len(value) > _LETTERS:
+        raise UserError(f"{name} must have at most {_LETTERS} letters, not {len(value)}")
+    if isinstance(value, int) and abs(value) >= _WHOLE:
+        raise UserError(f"{name} must be a whole number of less than 64 bits, not {shown(value)}")
     return value
 
 

@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from cdpo.errors import UserError
+from cdpo.errors import UserError, shown
 
 try:
     __version__ = version("cdpo")
@@ -18,7 +18,9 @@ def checked_format(path: str | Path, told: Any, newest: int) -> int:
     Each format counts for itself, from 1 on, and is read in every version so far.
     """
     if not isinstance(told, int) or isinstance(told, bool) or told < 1:
-        raise UserError(f"{str(path)!r} is damaged (its format is {told!r}); restore a copy of it")
+        raise UserError(f"{str(path)!r} is damaged (its format is {shown(told)}); restore a copy of it")
     if told > newest:
-        raise UserError(f"{str(path)!r} has format {told}, and this cdpo reads up to {newest}; install a newer cdpo")
+        raise UserError(
+            f"{str(path)!r} has format {shown(told)}, and this cdpo reads up to {newest}; install a newer cdpo"
+        )
     return told

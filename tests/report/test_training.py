@@ -6,12 +6,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.stats import trim_mean
 
 from cdpo.dynamics.calibration import LEVELS
 from cdpo.errors import UserError
-from cdpo.report import build_page, style, tables, training, write_figures, write_report
-from cdpo.report.training.pictures import rows_of
+from cdpo.report import build_page, figures, style, tables, training, write_figures, write_report
+from cdpo.report.training.pictures import PICTURES, rows_of
 from cdpo.report.training.run import Run, lost_share
 from cdpo.runs import RunFolder
 
@@ -347,6 +349,58 @@ def test_a_line_that_goes_by_its_agent_has_the_agents_look(tmp_path):
     legend = re.findall(r'<li>.*?stroke="(#\w+)".*?</svg>(.*?)</li>', page)
     assert [name for _, name in legend] == ["CDPO (a)", "CDPO (b)", "CDPO", "PSRL"]
     assert legend[2][0] == style.looks({"cdpo": "cdpo"})["cdpo"].colour
+
+
+class Counted(dict):
+    """Lines that count how often one of them is looked at."""
+
+    looks = 0
+
+    def __iter__(self):
+        for key in super().__iter__():
+            self.looks += 1
+            yield key
+
+    def get(self, *arguments):
+        self.looks += 1
+        return super().get(*arguments)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_rows_and_figures_look_at_a_line_as_often_however_long_the_run_is(tmp_path, seeds):
+    folder = make_run(tmp_path / "run", [line(0, 0)])
+
+    def looks(episodes):
+        pairs = [(seed, episode) for seed in range(seeds) for episode in range(episodes)]
+        lines = Counted({pair: line(*pair, float(pair[1]), **DIAGNOSTICS) for pair in pairs})
+        run = Run(folder, folder.config, {}, lines, {})
+        assert None not in [make(run) for make in PICTURES.values()]
+        assert len(rows_of(run, ["return", "model_error"])) == 2 * episodes
+        return lines.looks / len(pairs)
+
+    assert looks(160) <= looks(40)
+
+
+def test_of_a_long_run_no_more_is_drawn_than_a_reader_sees(tmp_path):
+    episodes, peak = 3000, 1234
+    lines = [line(seed, episode, float(seed)) for seed in range(2) for episode in range(episodes)]
+    for each in lines:
+        each["eval_return"] += 50.0 * (each["episode"] == peak)
+    run = Run.read(make_run(tmp_path / "run", lines, {}))
+    panel = PICTURES["Learning"](run).panels[0]
+    axes = Axes(Figure(), (0, 0, 1, 1))
+    panel.draw(axes)
+    drawn = [shown.get_xdata() for shown in axes.lines]
+    assert len(drawn) == 4 and max(map(len, drawn)) <= 402
+    for steps in (drawn[0], *drawn[2:]):  # of the mean and of both seeds: the ends and the peak
+        assert {200, 200 * episodes, 200 * (peak + 1)} <= set(steps.tolist())
+    assert len(rows_of(run, ["eval_return"])) == episodes
+
+
+def test_points_that_are_not_known_are_left_out_of_what_is_seen():
+    values = np.full(10_000, np.nan)
+    values[[17, 5000, 5001]] = 1.0, -2.0, 3.0
+    assert {0, 17, 5000, 5001, 9999} <= set(figures.places_seen(values).tolist())
 
 
 @pytest.mark.parametrize("bad", [{"episode": 1}, {"seed": "0", "episode": 1}, {"seed": 0, "episode": -1}])

@@ -115,12 +115,12 @@ def test_steps_are_counted_exactly_where_the_period_does_not_divide_them():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seeds": 0}, "seeds must be between 1 and 1000000000, not 0"),
-        ({"seeds": -1}, "seeds must be between 1 and 1000000000, not -1"),
+        ({"seeds": 0}, "seeds must be between 1 and 10000, not 0"),
+        ({"seeds": -1}, "seeds must be between 1 and 10000, not -1"),
         ({"steps": 0}, "steps must be between 1 and 1000000000, not 0"),
         ({"steps": -5}, "steps must be between 1 and 1000000000, not -5"),
-        ({"period": 0}, "period must be between 1 and 1000000000, not 0"),
-        ({"period": -1}, "period must be between 1 and 1000000000, not -1"),
+        ({"period": 0}, "period must be between 1 and 1000000, not 0"),
+        ({"period": -1}, "period must be between 1 and 1000000, not -1"),
         ({"seed": -1}, "seed must be between 0 and 1000000000"),
         ({"seed": 2**31}, "seed must be between 0 and 1000000000"),
     ],

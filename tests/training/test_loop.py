@@ -26,12 +26,15 @@ class Drift(gymnasium.Env):
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
     spoilt: tuple[int, ...] = ()  # which resets lead to bad numbers
+    raising: tuple[int, ...] = ()  # and which to an error at once
     resets = 0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.count, self.spoils = 0, type(self).resets in type(self).spoilt
         type(self).resets += 1
+        if type(self).resets - 1 in type(self).raising:
+            raise OSError("nobody there")
         self.state = self.np_random.normal(size=2).astype(np.float32)
         self.length = int(self.np_random.integers(3, 9))
         return self.state, {}
@@ -49,7 +52,7 @@ TASK = find_task(Drift, horizon=10)  # one for all: with another, every test wou
 
 @pytest.fixture
 def drift():
-    Drift.resets, Drift.spoilt = 0, ()
+    Drift.resets, Drift.spoilt, Drift.raising = 0, (), ()
     return TASK
 
 
@@ -274,6 +277,24 @@ def test_a_seed_with_bad_data_stops_by_name_and_the_others_go_on_unchanged(drift
     assert trainer.pupils[0].stopped is None and trainer.going
     assert records == [record for record in whole if record["seed"] == 0]
     assert len(trainer.rows()[1]) == 0
+
+
+@pytest.mark.slow
+def test_a_mapped_seed_that_cannot_begin_rests_while_others_learn_on_unchanged(drift, tiny, together, monkeypatch):
+    monkeypatch.setattr(loop, "on_threads", loop.one_by_one)
+    whole = told(Trainer(drift, settings(drift, tiny), [0, 1]), 3)
+    Drift.resets, Drift.raising = 0, (256 + 7,)
+    broken = Trainer(drift, settings(drift, tiny), [0, 1])
+    assert told(broken, 3) == whole[::2]
+    assert broken.pupils[1].stopped == "the environment at the beginning: OSError: nobody there"
+    assert len(broken.rows()[1]) == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(broken.mind(1).policy.net))
+
+
+def test_what_is_no_number_among_the_metrics_is_not_known_in_lists_as_well():
+    metrics = {"gap": np.array([np.nan, 2.0]), "map": np.array([[1.0, np.inf], [3.0, 4.0]]), "rows": np.array([5, 6])}
+    assert loop._lane(metrics, 0) == {"gap": None, "map": [1.0, None], "rows": 5}
+    assert loop._lane(metrics, 1) == {"gap": 2.0, "map": [3.0, 4.0], "rows": 6}
 
 
 @pytest.mark.parametrize("part", ["model", "policy"])

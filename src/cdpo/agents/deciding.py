@@ -52,17 +52,21 @@ class Planner:
 
     def act(self, observation: Any) -> np.ndarray:
         """The action [m] at an observation [d], in the environment's units."""
-        return self.task.unscaled(self(observation)).astype(np.float32)
+        action = self(observation)
+        if not np.isfinite(action).all():
+            raise UserError(f"no plan of {self.task.name} is a finite number here; see that the observation is one")
+        return self.task.unscaled(action).astype(np.float32)
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
-        """The action [m] in [-1, 1]. Plans know no noise."""
+        """The action [m] in [-1, 1]. Plans know no noise. One that is no number is not remembered."""
         seen = np.asarray(observation, np.float32)
         if seen.shape != (self.task.observations,):
             raise UserError(f"{self.task.name} has observations of {self.task.observations} numbers, not {seen.shape}")
         began = time.perf_counter()
         with jax.default_matmul_precision("float32"):
-            found, self._left = self._decide(seen, self._left, self._key, self._episode, self._step)
+            found, left = self._decide(seen, self._left, self._key, self._episode, self._step)
         action = np.asarray(found)
+        self._left = left if np.isfinite(left).all() else self._nothing
         self.seconds.append(time.perf_counter() - began)
         self._step += 1
         return action

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from cdpo.errors import StorageError
+from cdpo.terminal import printable
 
 
 class Command(Protocol):
@@ -30,7 +31,7 @@ def explained(go_on: str) -> Iterator[None]:
 def say(line: str) -> None:
     """A line to whoever looks on; whether anybody does makes no difference."""
     with contextlib.suppress(OSError, ValueError):  # a terminal may be gone
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -128,5 +127,5 @@ class Reproduce:
             print(path)
         stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]
         for record, seed, reason in stopped:
-            print(f"cdpo: seed {seed} of {record['task']}, {line(record)} was stopped by {reason}", file=sys.stderr)
+            say(f"cdpo: seed {seed} of {record['task']}, {line(record)} was stopped by {reason}")
         return STOPPED if stopped else None

@@ -11,20 +11,21 @@ import numpy as np
 
 from cdpo.cells import complete
 from cdpo.commands.base import aligned, explained
-from cdpo.errors import UserError
+from cdpo.errors import UserError, shown, unknown
 from cdpo.progress import Progress
 from cdpo.report import write_figures
 from cdpo.runs import RunFolder, check_free, hardware, versions
 from cdpo.statistics import estimate
 from cdpo.tabular.agents import BQL, CDPO, MM, UBE, UCRL, Agent, QLearning
-from cdpo.tabular.environments import Chain, DeepSea, PriorMDP, Sized, WideNarrow
+from cdpo.tabular.environments import Chain, DeepSea, Environment, PriorMDP, Sized, WideNarrow
 from cdpo.tabular.posterior import Prior
-from cdpo.tabular.study import Cell, default_steps, find_agents, find_environment
-from cdpo.told import changed
+from cdpo.tabular.simulation import check_counts
+from cdpo.tabular.study import Cell, default_steps, find_agents, find_environment, shape_of
+from cdpo.terminal import printable
+from cdpo.told import LARGEST, MOST, changed
 
-_MOST = 10**9  # counts and their sums fit 32 bits
+_MOST_DRAWN = 2**27  # entries of the tables of all models that an agent draws at once, for one seed
 _NAMED = ("env", "agents", "seeds", "seed", "steps")  # settings that stand for themselves in config.json
-_LARGEST = 1e30  # settings become 32-bit floats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,22 +64,16 @@ class Tabular:
 
     def cells(self) -> list[Cell]:
         """The simulations that this asks for; a UserError where it asks for something that does not exist."""
-        for name in ("seeds", "steps", "period"):
-            number = getattr(self, name)
-            if number is not None and not 1 <= number <= _MOST:
-                raise UserError(f"--{name} must be between 1 and {_MOST}, not {number}")
-        if not 0 <= self.seed <= _MOST:
-            raise UserError(f"--seed must be between 0 and {_MOST}, not {self.seed}")
         for part, settings in _settings(self).items():
             for name, value in settings.items() if isinstance(settings, dict) else ():
-                if isinstance(value, float) and not abs(value) < _LARGEST:
-                    raise UserError(f"--{part}.{name} must be a finite number, not {value:g}".replace("_", "-"))
+                _check_number(f"--{part}.{name}".replace("_", "-"), value)
         for field in dataclasses.fields(self):
             part = getattr(self, field.name)
             whose = "--agents" if isinstance(part, Agent) else "--env"
             named = self.agents if isinstance(part, Agent) else (self.env,)
+            told = printable(" ".join(named))
             if isinstance(part, Agent | Sized) and part.name not in named and part != field.default:
-                raise UserError(f"--{part.name} says nothing to {whose} {' '.join(named)}; leave its options out")
+                raise UserError(f"--{part.name} says nothing to {whose} {told}; leave its options out")
         parts = [getattr(self, field.name) for field in dataclasses.fields(self)]
         agents = find_agents(self.agents, [part for part in parts if isinstance(part, Agent)])
         families = [part for part in parts if isinstance(part, Sized)]
@@ -86,7 +81,10 @@ class Tabular:
         for wanted in self.size or (None,):
             environment, size = find_environment(self.env, wanted, families)
             steps = default_steps(environment) if self.steps is None else self.steps
+            period = environment.period if self.period is None else self.period
+            check_counts(self.seeds, self.seed, steps, period, prefix="--")
             for agent in agents:
+                _check_models(agent, environment)
                 cells.append(
                     Cell(
                         env=self.env,
@@ -125,8 +123,11 @@ class Tabular:
         try:
             sizes = [size for size in values["sizes"] if size is not None]  # None: it has no sizes
             told = {name: values[name] for name in _NAMED}
+            for name in values["settings"]:
+                if name in (*_NAMED, "size", "out"):  # which stand elsewhere
+                    raise unknown("part of the settings", name, _settings(cls()))
             return changed("tabular", cls(), {**told, "size": sizes, **values["settings"]})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise UserError("the settings of the run cannot be read; run it again elsewhere") from error
 
 
@@ -141,6 +142,25 @@ def finish_tabular(folder: RunFolder, cells: list[Cell]) -> None:
         write_figures(folder)
     print(_table(results))
     print(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}")
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, float) and not abs(value) < LARGEST:
+        raise UserError(f"{name} must be a finite number, not {value:g}")
+    if isinstance(value, int) and abs(value) > MOST:
+        raise UserError(f"{name} must be at most {MOST}, not {shown(value)}")
+
+
+def _check_models(agent: Agent, environment: Environment) -> None:
+    """Reject more models than fit anywhere, before they are drawn."""
+    if not isinstance(agent, CDPO):
+        return
+    states, actions = shape_of(environment)
+    if agent.models * states * actions * states > _MOST_DRAWN:
+        raise UserError(
+            f"--cdpo.models must be at most {max(1, _MOST_DRAWN // (states * actions * states))} with {states} states "
+            f"and {actions} actions, not {agent.models}"
+        )
 
 
 def _settings(command: Tabular) -> dict[str, Any]:

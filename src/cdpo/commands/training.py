@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import shlex
 import time
@@ -32,6 +33,7 @@ from cdpo.solvers.trpo import TRPOSettings
 from cdpo.tasks import Task, check_task, find_task
 from cdpo.training.config import episodes_of, is_done, run_config, seed_numbers, seeds_of, settings_of, task_of
 from cdpo.training.loop import Trainer
+from cdpo.training.memory import warn_if_short
 from cdpo.training.presets import preset
 from cdpo.training.run import journal, returns_note, set_aside, train
 from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, idle_options, parts_of
@@ -183,6 +185,7 @@ def resume_training(
 
 
 def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:
+    warn_if_short(trainer.settings, trainer.task, len(trainer.pupils), episodes)
     label = f"{trainer.task.name}, {trainer.settings.rule.name}"
     with explained(_go_on(folder)), Progress() as progress, journal(folder, trainer) as kept:
         bar = progress.task(label, episodes + 1)
@@ -228,28 +231,49 @@ class Evaluate:
     json: bool = False
     """Print JSON."""
 
-    def run(self, words: Sequence[str]) -> None:
-        """Evaluate every seed."""
+    def run(self, words: Sequence[str]) -> int | None:
+        """Evaluate every seed; one that cannot be is told, and the others go on."""
         agent = load(self.folder, task=self.task, policy_only=not self.plan)
         results = [self._measured(agent[index]) for index in range(len(agent))]
+        if not any(result["returns"] for result in results):
+            raise UserError(results[0]["failed"])
         if self.json:
-            print(json.dumps({"task": agent.task.name, "agent": agent.rule, "seeds": results}))
-            return
+            print(json.dumps({"task": agent.task.name, "agent": agent.rule, "seeds": results}, allow_nan=False))
+        failed = [result for result in results if "failed" in result]
         for result in results:
-            lowest, highest = min(result["returns"]), max(result["returns"])
-            told = f"seed {result['seed']}: {result['mean']:.1f} (lowest {lowest:.1f}, highest {highest:.1f})"
-            if self.plan:
-                told += f", {result['latency_ms']:.1f} ms a step (99th percentile {result['latency_p99_ms']:.1f})"
-            print(told)
+            if not self.json and "failed" not in result:
+                print(self._line(result))
+        for result in failed:
+            say(f"cdpo: seed {result['seed']}: {result['failed']}")
+        return STOPPED if failed else None
+
+    def _line(self, result: dict[str, Any]) -> str:
+        lowest, highest = min(result["returns"]), max(result["returns"])
+        told = f"seed {result['seed']}: {result['mean']:.1f} (lowest {lowest:.1f}, highest {highest:.1f})"
+        if self.plan:
+            told += f", {result['latency_ms']:.1f} ms a step (99th percentile {result['latency_p99_ms']:.1f})"
+        return told
 
     def _measured(self, seed: Seed) -> dict[str, Any]:
-        planner = seed.planner() if self.plan else None
-        returns = seed.evaluate(self.episodes, planner=planner)
-        result = {"seed": seed.seed, "mean": float(np.mean(returns)), "returns": returns.tolist()}
+        """What is no finite number is null; `failed` says why a seed has no mean."""
+        try:
+            planner = seed.planner() if self.plan else None
+            returns = seed.evaluate(self.episodes, planner=planner)
+        except UserError as error:
+            return {"seed": seed.seed, "mean": None, "returns": [], "failed": str(error)}
+        with np.errstate(over="ignore"):  # the sum of numbers need not be one
+            mean = _number(np.mean(returns))
+        result: dict[str, Any] = {"seed": seed.seed, "mean": mean, "returns": [_number(value) for value in returns]}
+        if mean is None:
+            result["failed"] = "not every return is a finite number"
         if planner is None:
             return result
-        taken = 1e3 * np.array(planner.seconds)
-        return result | {"latency_ms": float(np.mean(taken)), "latency_p99_ms": float(np.percentile(taken, 99))}
+        taken = 1e3 * np.array(planner.seconds or [np.nan])
+        return result | {"latency_ms": _number(np.mean(taken)), "latency_p99_ms": _number(np.percentile(taken, 99))}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,12 +286,15 @@ class CheckEnv:
     """Random episodes to try."""
     horizon: int | None = None
     """Time limit of an episode in steps; the environment's own if not given."""
+    env_timeout: float | None = None
+    """Seconds that a reset or a step may take; as long as it likes if not given."""
 
     def run(self, words: Sequence[str]) -> None:
         """Check and report."""
         if self.episodes < 1:
             raise UserError(f"--episodes must be at least 1, not {self.episodes}")
-        report = check_task(find_task(self.task, horizon=self.horizon), self.episodes)
+        task = find_task(self.task, horizon=self.horizon, env_timeout=self.env_timeout)
+        report = check_task(task, self.episodes)
         for finding in report.findings:
             print(finding)
         if not report.ok:

@@ -22,7 +22,7 @@ from cdpo.report.tables import Curve, Record, Row, cell_label, cells, line, size
 from cdpo.statistics import Estimate, estimate
 
 _PANEL = (4.4, 3.0)  # inches; on a page a panel is as wide as a phone
-_POINTS = 400  # per line: more than a reader can see, few enough for a small drawing; the rows keep all
+_STRETCHES = 200  # of a line: narrower than a reader can see, few enough for a small drawing; the rows keep all points
 
 _DECADES = 30.0  # ratio of the largest to the smallest from which an axis may be logarithmic
 
@@ -52,13 +52,17 @@ class Panel:
             axes.axhline(self.level, **stroke(GREY))
         if self.diagonal:
             axes.plot([0, 1], [0, 1], **stroke(GREY))
-        for look, curve in self.lines:
+        shown = [(look, curve.at(places_seen(np.nanmean(curve.each, axis=0)))) for look, curve in self.lines]
+        for look, curve in shown:
             band(axes, curve.x, curve.mean, curve.low, curve.high, look)
         look, first = self.lines[0]
         for each in first.each if self.seeds and len(first.each) > 1 else ():
-            known = np.isfinite(each)
-            axes.plot(first.x[known], each[known], marker=_dot(known.sum()), markersize=3, **stroke(style.faint(look)))
-        seen = np.concatenate([curve.mean for _, curve in self.lines])
+            known = np.flatnonzero(np.isfinite(each))
+            places = known[places_seen(each[known])]
+            axes.plot(
+                first.x[places], each[places], marker=_dot(len(places)), markersize=3, **stroke(style.faint(look))
+            )
+        seen = np.concatenate([curve.mean for _, curve in shown])
         wide = self.positive and seen.min() > 0 and seen.max() > _DECADES * seen.min()
         dress(axes, self.title, self.x, self.y + (" (log)" if wide else ""), zero=self.zero and not wide)
         if wide:
@@ -128,10 +132,11 @@ def save_tables(tables: Mapping[str, list[Row]], folder: Path) -> list[Path]:
 def csv_bytes(rows: list[Row]) -> bytes:
     """Rows as a CSV file; the columns are those of all rows, in the order in which they first appear."""
     text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    kinds = dict.fromkeys(tuple(row) for row in rows)  # few, however many rows
+    columns = list(dict.fromkeys(name for kind in kinds for name in kind))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(name) for name in columns] for row in rows)
     return text.getvalue().encode(errors="replace")
 
 
@@ -177,10 +182,24 @@ def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.
     """A line with the interval around it."""
     if len(x) == 0:
         return
-    shown = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(int))
+    shown = places_seen(mean)
     x, mean, low, high = x[shown], mean[shown], low[shown], high[shown]
     axes.fill_between(x, low, high, color=look.colour, alpha=look.band, linewidth=0, zorder=look.order - 10)
     axes.plot(x, mean, marker=_dot(len(x)), markersize=5, **stroke(look))
+
+
+def places_seen(values: np.ndarray) -> np.ndarray:
+    """The points of a line, of which NaN are not drawn, that make what a reader sees.
+
+    Of a long line they are its ends, and the highest and the lowest point of each short stretch.
+    """
+    if len(values) <= 2 * _STRETCHES:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), _STRETCHES + 1).astype(int)[:-1]
+    lowest, highest = np.where(np.isnan(values), np.inf, values), np.where(np.isnan(values), -np.inf, values)
+    found = [start + part.argmin() for start, part in zip(edges, np.split(lowest, edges[1:]), strict=True)]
+    found += [start + part.argmax() for start, part in zip(edges, np.split(highest, edges[1:]), strict=True)]
+    return np.unique([0, *found, len(values) - 1])
 
 
 def dot(axes: Axes, place: int, values: Iterable[float | None], colour: str) -> Estimate:

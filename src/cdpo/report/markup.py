@@ -1,14 +1,10 @@
 """HTML in which text is escaped unless it says that it is markup already."""
 
 import html
-import re
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from cdpo.report import style
+_DEEPEST = 8  # settings in settings, or lists in lists; ours have three
 
 
 class Markup(str):
@@ -30,36 +26,21 @@ def join(parts: Iterable[str]) -> Markup:
     return Markup("".join(part if isinstance(part, Markup) else html.escape(part) for part in parts))
 
 
-def inline(figure: Figure, title: str) -> Markup:
-    """The figure as an element of a page. `title` is what a screen reader says."""
-    return drawing(style.svg(figure).decode(), title)
-
-
-def drawing(text: str, title: str) -> Markup:
-    """A drawing of this project's, the text of an SVG file, as an element of a page."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would hold for the whole page; the page has it
-    text = re.sub(r' xmlns(:xlink)?="[^"]*"| version="[^"]*"', "", text, count=3)
-    text = re.sub(r' width="[^"]*"| height="[^"]*"', "", text, count=2)
-    text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
-    return Markup(_unique_names(text))
-
-
 def facts(pairs: Mapping[str, str]) -> Markup:
     """A list of names and what they are."""
     return tag("dl", *(tag("div", tag("dt", key), tag("dd", value)) for key, value in pairs.items()), class_="facts")
 
 
-def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one level of text.
+def flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, str]:
+    """Nested settings as one level of text; what is nested too deeply to be read is left out.
 
     >>> flat({"eta": 0.2, "prior": {"alpha": 1.0, "known": None}})
     {'eta': '0.2', 'prior.alpha': '1.0', 'prior.known': 'none'}
     """
     found = {}
     for key, each in value.items():
-        if isinstance(each, Mapping):
-            found.update(flat(each, f"{prefix}{key}."))
+        if isinstance(each, Mapping) and depth < _DEEPEST:
+            found.update(flat(each, f"{prefix}{key}.", depth + 1))
         else:
             found[f"{prefix}{key}"] = _words(each)
     return found
@@ -88,25 +69,13 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{round(100 * value, 1):g}%"
 
 
-def _words(value: object) -> str:
+def _words(value: object, depth: int = 0) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if depth == _DEEPEST or isinstance(value, Mapping):
+        return "…"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_words, value))
+        return ", ".join(_words(each, depth + 1) for each in value)
     return str(value)
-
-
-def _unique_names(text: str) -> str:
-    """Drops the identifiers nobody refers to, and makes the others differ from those of other figures."""
-    used = set(re.findall(r'url\(#([^)"]+)\)|href="#([^"]+)"', text))
-    names = {name for pair in used for name in pair if name}
-    own = f"{zlib.crc32(text.encode()):08x}"
-
-    def rename(found: re.Match[str]) -> str:
-        return f' id="{own}-{found[1]}"' if found[1] in names else ""
-
-    text = re.sub(r' id="([^"]*)"', rename, text)
-    text = re.sub(r"url\(#", f"url(#{own}-", text)
-    return re.sub(r'href="#', f'href="#{own}-', text)

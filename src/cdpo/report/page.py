@@ -30,7 +30,7 @@ KINDS = {
 }
 
 # The reader's browser enforces what the first line of this file promises.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 
 
 def build_page(folders: Sequence[RunFolder]) -> str:
@@ -69,7 +69,7 @@ def write_report(paths: Sequence[str | Path], out: Path | None = None) -> Path:
     if not folders:
         raise UserError("there is nothing to report; name the folder of a run")
     if out is None:
-        out = folders[0].path / "report.html" if len(folders) == 1 else Path("cdpo-report.html")
+        out = folders[0].inside("report.html") if len(folders) == 1 else Path("cdpo-report.html")
     page = build_page(folders)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

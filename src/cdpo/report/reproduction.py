@@ -1,15 +1,20 @@
 """What a page shows of reproductions: their figures as they were drawn, and the tables behind them that are short."""
 
 import csv
-import re
+import io
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
+from xml.parsers.expat import ExpatError
 
 from cdpo.errors import UserError
-from cdpo.report.markup import Markup, drawing, facts, join, number, tag
+from cdpo.files import open_saved
+from cdpo.report.drawing import LARGEST, Foreign, drawing, width_of
+from cdpo.report.markup import Markup, facts, join, number, tag
 from cdpo.report.parts import duration, provenance, table
 from cdpo.report.values import is_number
 from cdpo.runs import RunFolder
+from cdpo.terminal import printable
 
 NOTES = (
     "Figures and tables of a reproduction are those of its folder figures, where all of their data are. Each of its "
@@ -17,6 +22,7 @@ NOTES = (
 )
 
 _ROWS = 60  # of a table that is shown; more is for programs
+_READ = 256 << 20  # bytes of a table that is read; ours have a tenth at most
 
 
 def section(name: str, folder: RunFolder) -> Markup:
@@ -41,11 +47,11 @@ def comparison(folders: Mapping[str, RunFolder]) -> Markup:
 
 def drawn(folder: RunFolder) -> list[Path]:
     """The figures and their data, which `cdpo reproduce` wrote, in its order."""
-    names = folder.summary.get("figures") if (folder.path / "summary.json").exists() else None
-    if not names:
-        command = folder.config.get("command", "cdpo reproduce")
+    names = folder.summary.get("figures") if folder.finished else None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        command = printable(str(folder.config.get("command", "cdpo reproduce")))
         raise UserError(f"{str(folder.path)!r} has no figures yet; go on with: {command}")
-    return [folder.path / "figures" / Path(str(name)).name for name in names]
+    return [folder.inside("figures", name) for name in dict.fromkeys(names)]
 
 
 def _outline(folder: RunFolder) -> dict[str, str]:
@@ -61,20 +67,29 @@ def _outline(folder: RunFolder) -> dict[str, str]:
 
 
 def _figure(path: Path) -> Markup:
-    title, text = path.stem.replace("-", " "), _text(path)
-    width = re.search(r'<svg[^>]* viewBox="0 0 ([0-9.]+) ', text)
-    if width is None:
-        raise _unreadable(path, "it is no drawing")
-    shown = tag("div", drawing(text, title), class_="wide", style=f"--natural: {width[1]}pt")
+    title, data = path.stem.replace("-", " "), _read(path, LARGEST)
+    try:
+        drawn = drawing(data, title)
+    except ExpatError as error:
+        raise _unreadable(path, error) from error
+    except Foreign as error:
+        return tag("p", f"{title}: figures/{path.name} is not shown, as {error}", class_="notice")
+    shown = tag("div", drawn, class_="wide", style=f"--natural: {width_of(drawn)}pt")
     return tag("figure", shown, tag("figcaption", title))
 
 
 def _table(path: Path) -> Markup:
-    head, *rows = [*csv.reader(_text(path).splitlines())] or [[]]
-    title = path.stem.replace("-", " ")
-    if len(rows) > _ROWS:
-        return tag("p", f"{title}: {len(rows):,} rows in figures/{path.name}", class_="lead")
-    body = tag("tbody", *(_row(*map(_shown, row)) for row in rows))
+    title, data = path.stem.replace("-", " "), _read(path, _READ)
+    rows = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline=""))
+    try:
+        head = next(rows, [])
+        shown = [row for row in islice(rows, _ROWS) if row]
+        others = sum(1 for _ in rows)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from error
+    if others:
+        return tag("p", f"{title}: {len(shown) + others:,} rows in figures/{path.name}", class_="lead")
+    body = tag("tbody", *(_row(*map(_shown, row)) for row in shown))
     return join([tag("h4", title), table(title, [each.replace("_", " ") for each in head], body)])
 
 
@@ -87,14 +102,22 @@ def _shown(value: str) -> str:
         parsed = float(value)
     except ValueError:
         return value
+    if not is_number(parsed):
+        return value
     return f"{int(parsed):,}" if value.lstrip("-").isdigit() else number(parsed)
 
 
-def _text(path: Path) -> str:
+def _read(path: Path, most: int) -> bytes:
+    if not path.exists():
+        raise _unreadable(path, "it is gone")
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with open_saved(path) as file:
+            data: bytes = file.read(most + 1)
+    except OSError as error:
         raise _unreadable(path, error) from error
+    if len(data) > most:
+        raise _unreadable(path, f"it is larger than {most >> 20} MiB")
+    return data
 
 
 def _unreadable(path: Path, reason: object) -> UserError:

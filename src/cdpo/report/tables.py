@@ -6,6 +6,7 @@ A record is a plain dict, as `summary.json` holds it: `env`, `size`, `agent`, th
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,42 @@ class Curve:
 
     x: np.ndarray  # [P]
     each: np.ndarray  # [S, P], NaN where a seed has no number
-    mean: np.ndarray  # [P], as are the others
-    low: np.ndarray  # NaN for a single seed, which says nothing about the spread
-    high: np.ndarray
-    seeds: np.ndarray
+    band: Callable[[np.ndarray], Band]
 
     @classmethod
     def of(cls, x: np.ndarray, each: np.ndarray, band: Callable[[np.ndarray], Band] = mean_band) -> "Curve":
         """Without the points at which no seed has a number."""
         known = np.isfinite(each).any(axis=0) & np.isfinite(x)
-        return cls(x[known], each[:, known], *spread(each[:, known], band))
+        return cls(x[known], each[:, known], band)
+
+    def at(self, places: np.ndarray) -> "Curve":
+        """The same at some of the points alone."""
+        return Curve(self.x[places], self.each[:, places], self.band)
+
+    @cached_property
+    def _spread(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        # When it is asked for: of a long run only some points are drawn, and an interval is 2000 draws at each.
+        return spread(self.each, self.band)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """[P], as are the others."""
+        return self._spread[0]
+
+    @property
+    def low(self) -> np.ndarray:
+        """NaN for a single seed, which says nothing about the spread."""
+        return self._spread[1]
+
+    @property
+    def high(self) -> np.ndarray:
+        """NaN for a single seed."""
+        return self._spread[2]
+
+    @property
+    def seeds(self) -> np.ndarray:
+        """How many have a number."""
+        return self._spread[3]
 
     def __bool__(self) -> bool:
         """Whether there is anything to show."""

@@ -1,22 +1,22 @@
 """What a page shows of tabular runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cdpo.errors import UserError
 from cdpo.report import figures, tables
-from cdpo.report.markup import Markup, facts, flat, inline, join, number, percent, tag
+from cdpo.report.drawing import inline
+from cdpo.report.markup import Markup, facts, flat, join, number, percent, tag
 from cdpo.report.parts import card, interval, provenance, seed_list, settings_list, table
 from cdpo.report.style import agent_label
 from cdpo.report.tables import Record, cell_label, cells, line
-from cdpo.report.values import nested
+from cdpo.report.values import is_count, is_number, nested
 from cdpo.runs import RunFolder
 
 _PER_SEED = ("regret", "expected_regret", "normalised_regret", "value_regret")
 _CURVE = ("steps", "mean", "low", "high")
 _LEDGER = ("lost_share", "mean_loss")
-_NUMBER = int | float | None  # null stands for what is not a number
 
 NOTES = (
     "Means are over seeds, with 95% bootstrap intervals in brackets; lower is better everywhere. Regret is what the "
@@ -191,32 +191,37 @@ def _fault(record: Any) -> str:
     """What is wrong with a record, or nothing."""
     if not isinstance(record, dict):
         return "no record"
-    kinds: dict[str, Any] = {
-        "env": str,
-        "size": int | None,
-        "agent": str,
-        "settings": dict,
-        "steps": int,
-        "seeds": list,
-    }
-    kinds |= {"stuck_fraction": _NUMBER, **dict.fromkeys(_PER_SEED, list), "curve": dict}
-    for key, kind in kinds.items():
-        if key not in record or not isinstance(record[key], kind):
+    for key, usable in _USABLE.items():
+        if key not in record or not usable(record[key]):
             return f"no usable {key!r}"
-    for key in _PER_SEED:
-        if not all(isinstance(each, _NUMBER) for each in record[key]):
-            return f"no usable {key!r}"
-    if not all(isinstance(seed, int) for seed in record["seeds"]):
-        return "no usable 'seeds'"
-    curve = [record["curve"].get(key) for key in _CURVE]
-    if not all(isinstance(row, list) and all(isinstance(each, _NUMBER) for each in row) for row in curve):
-        return "no usable 'curve'"
-    if len({len(row) for row in curve}) > 1:
+    if len({len(record["curve"][key]) for key in _CURVE}) > 1:
         return "a curve of uneven length"
     ledger = record.get("ledger") or {}
-    if not isinstance(ledger, dict) or not all(isinstance(ledger.get(key), _NUMBER) for key in _LEDGER):
+    if not isinstance(ledger, dict) or not all(_is_value(ledger.get(key)) for key in _LEDGER):
         return "no usable 'ledger'"
     return ""
+
+
+def _is_value(value: Any) -> bool:
+    """Null stands for what is not a number."""
+    return value is None or is_number(value)
+
+
+def _are_values(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_value, value))
+
+
+_USABLE: Mapping[str, Callable[[Any], bool]] = {
+    "env": lambda value: isinstance(value, str),
+    "size": lambda value: value is None or is_count(value),
+    "agent": lambda value: isinstance(value, str),
+    "settings": lambda value: isinstance(value, dict),
+    "steps": is_count,
+    "seeds": lambda value: isinstance(value, list) and all(map(is_count, value)),
+    "stuck_fraction": _is_value,
+    **dict.fromkeys(_PER_SEED, _are_values),
+    "curve": lambda value: isinstance(value, dict) and all(_are_values(value.get(key)) for key in _CURVE),
+}
 
 
 def _damaged(folder: RunFolder, why: str) -> UserError:

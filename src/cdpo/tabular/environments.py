@@ -12,7 +12,7 @@ import tyro
 from jax import Array
 
 from cdpo.errors import UserError, check_choices
-from cdpo.tabular.mdp import FiniteMDP
+from cdpo.tabular.mdp import FiniteMDP, check_entries
 
 Size = Annotated[int, tyro.conf.Suppress]  # the command line has one --size for all environments
 
@@ -43,6 +43,12 @@ class Sized(ABC):
         """Reject sizes that do not exist."""
         if self.size < self.smallest:
             raise UserError(f"{self.name} needs a size ({self.meaning}) of at least {self.smallest}, not {self.size}")
+        check_entries(self.name, *self.shape)
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Number of states and of actions."""
 
     @property
     @abstractmethod
@@ -91,6 +97,11 @@ class Chain(Sized):
         check_choices(self)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """States and actions."""
+        return self.size, 2
+
+    @property
     def period(self) -> int:
         """One more than the chain is long."""
         return self.size + 1
@@ -127,6 +138,11 @@ class WideNarrow(Sized):
         super().__post_init__()
         if self.width < 1:
             raise UserError(f"wide-narrow needs a width of at least 1, not {self.width}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """States and actions."""
+        return 2 * self.size + 1, self.width
 
     @property
     def period(self) -> int:
@@ -168,6 +184,11 @@ class PriorMDP(Sized):
             raise UserError(f"prior-mdp needs at least 1 action, not {self.actions}")
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """States and actions."""
+        return self.size, self.actions
+
+    @property
     def period(self) -> int:
         """One more than there are states."""
         return self.size + 1
@@ -193,6 +214,11 @@ class DeepSea(Sized):
     size: Size = 5
     shuffle: bool = True
     """Which action means right is drawn for each cell and seed, as bsuite does; otherwise action 1."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """States and actions."""
+        return self.size * self.size + 1, 2
 
     @property
     def period(self) -> int:
@@ -234,6 +260,11 @@ class Bandit(Sized):
     meaning: ClassVar[str] = "number of arms"
 
     size: Size = 4
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """States and actions."""
+        return 1, self.size
 
     @property
     def period(self) -> int:
@@ -280,6 +311,7 @@ def from_gymnasium(env: str | gymnasium.Env[Any, Any], discount: float = 0.99, *
         if isinstance(env, str):
             made.close()
     states, actions = len(table), len(table[0])
+    check_entries(label, states, actions)
     start = np.eye(states)[0] if start is None else np.asarray(start, float)
     outcomes = _Outcomes(states, actions)
     for s, a in np.ndindex(states, actions):

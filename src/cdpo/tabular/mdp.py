@@ -1,7 +1,5 @@
 """Finite Markov decision processes as exact tables, with the sampler beside them."""
 
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,13 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from cdpo.errors import UserError
+from cdpo.errors import UserError, shown
+from cdpo.tabular.archive import read_arrays
+from cdpo.terminal import printable
+
+MOST_ENTRIES = 2**24  # of a table [S, A, S]: 64 MiB, and a simulation has some ten of them for each of several seeds
+_REQUIRED = frozenset({"transition", "reward_mean"})
+_OPTIONAL = frozenset({"reward_sd", "start", "terminal", "allowed", "discount"})
 
 Sampler = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
@@ -57,6 +61,7 @@ class FiniteMDP(eqx.Module):
         if len(shape) != 3 or shape[0] != shape[2] or 0 in shape:
             raise UserError(f"transition must have shape [S, A, S] with S, A >= 1, not {list(shape)}")
         states, actions, _ = shape
+        check_entries("transition", states, actions)
         first = _numbers(xp, "start", start)
         if first.ndim == 0:
             if concrete and first not in range(states):
@@ -131,20 +136,17 @@ def draw(quantiles: Array, uniform: Array) -> Array:
 
 def load_mdp(path: str | Path) -> FiniteMDP:
     """Read a FiniteMDP from an .npz file whose arrays carry the constructor's names. No pickle is loaded."""
-    try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("there is no such file, or it is of another kind")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a readable .npz file of arrays: {error}") from None
-    required = {"transition", "reward_mean"}
-    known = required | {"reward_sd", "start", "terminal", "allowed", "discount"}
-    if missing := required - arrays.keys():
-        raise UserError(f"{path} lacks the array {sorted(missing)[0]!r}")
-    if foreign := arrays.keys() - known:
-        raise UserError(f"{path} has an unknown array {sorted(foreign)[0]!r} (known: {', '.join(sorted(known))})")
+    arrays = read_arrays(path, _REQUIRED | _OPTIONAL, MOST_ENTRIES)
+    if missing := _REQUIRED - arrays.keys():
+        raise UserError(f"{printable(path)} lacks the array {min(missing)!r}")
     return FiniteMDP(**arrays)
+
+
+def check_entries(whose: str, states: int, actions: int) -> None:
+    """Reject sizes at which tables fit nowhere, before any is made."""
+    if states * actions * states > MOST_ENTRIES:
+        size = f"{shown(states)} states and {shown(actions)} actions"
+        raise UserError(f"{whose} has {size}; tables [S, A, S] may have at most {MOST_ENTRIES} entries")
 
 
 def _numbers(xp: Any, name: str, value: Any, dtype: type = float) -> Any:

@@ -36,7 +36,10 @@ from cdpo.tabular.planning import (
 from cdpo.tabular.posterior import Prior, Transitions
 
 LANES = 8
-_MOST = 10**9  # counts and their sums fit 32 bits
+_MOST = 10**9  # steps and numbers of seeds: they and their sums fit 32 bits
+_MOST_SEEDS = 10**4
+_MOST_PERIOD = 10**6  # the noise of a block is drawn at once
+_MOST_RECORDS = 2**25  # blocks of all seeds, some ten numbers of each
 _SEGMENT = 64  # blocks per call: short enough to report progress and to stop, long enough to cost nothing
 
 
@@ -164,6 +167,22 @@ class Run:
         return np.minimum(self.period * np.arange(1, self.reward.shape[1] + 1), self.steps)
 
 
+def check_counts(seeds: int, seed: int, steps: int, period: int, prefix: str = "") -> None:
+    """Reject a run of no steps, and one of which more would be kept than fits anywhere."""
+    counts = (("seeds", seeds, _MOST_SEEDS), ("steps", steps, _MOST), ("period", period, _MOST_PERIOD))
+    for name, number, most in counts:
+        if not 1 <= number <= most:
+            raise UserError(f"{prefix}{name} must be between 1 and {most}, not {number}")
+    if not 0 <= seed <= _MOST:
+        raise UserError(f"{prefix}seed must be between 0 and {_MOST}, not {seed}")
+    blocks = math.ceil(steps / period)
+    if seeds * blocks > _MOST_RECORDS:
+        raise UserError(
+            f"{seeds} seeds of {blocks} blocks are more than the {_MOST_RECORDS} that can be kept; take fewer "
+            f"{prefix}seeds or {prefix}steps, or a longer {prefix}period"
+        )
+
+
 Watch = Callable[[int, np.ndarray, Carry], None]
 """Called with (steps done, seeds [lanes], carry) between segments of one chunk."""
 
@@ -190,11 +209,7 @@ def simulate(
     if isinstance(environment, FiniteMDP):
         environment = Fixed(environment, environment.states + 1)
     period = environment.period if period is None else period
-    for name, number in (("seeds", seeds), ("steps", steps), ("period", period)):
-        if not 1 <= number <= _MOST:
-            raise UserError(f"{name} must be between 1 and {_MOST}, not {number}")
-    if not 0 <= seed <= _MOST:
-        raise UserError(f"seed must be between 0 and {_MOST}, not {seed}")
+    check_counts(seeds, seed, steps, period)
     blocks = math.ceil(steps / period)
     segment = min(segment, blocks)
     wanted = np.arange(seed, seed + seeds)

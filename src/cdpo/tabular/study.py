@@ -1,11 +1,11 @@
 """A study: environments x sizes x agents, each cell a simulation that ends as one record."""
 
 import dataclasses
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
 from typing import Any, Self
 
 import gymnasium
@@ -23,6 +23,7 @@ from cdpo.tabular.mdp import load_mdp
 from cdpo.tabular.posterior import Prior
 from cdpo.tabular.regret import regret
 from cdpo.tabular.simulation import Run, simulate
+from cdpo.terminal import printable
 
 _CURVE_POINTS = 200
 _BATCH = 16  # cells between which compiled programs, about 40 MB each, are let go
@@ -112,7 +113,7 @@ def find_environment(name: str, size: int | None, families: Iterable[Sized] = ()
         family = configured.get(name) or ENVIRONMENTS[name]()
         made = family if size is None else dataclasses.replace(family, size=size)
         return made, made.size
-    if name.endswith(".npz") or Path(name).is_file():
+    if name.endswith(".npz") or os.path.isfile(name):
         mdp = load_mdp(name)
     elif name in gymnasium.registry:
         try:
@@ -124,7 +125,7 @@ def find_environment(name: str, size: int | None, families: Iterable[Sized] = ()
     else:
         raise unknown("environment", name, [*ENVIRONMENTS, "a file.npz", "a Gymnasium id with a transition table"])
     if size is not None:
-        raise UserError(f"{name} has no sizes to choose from; leave the size out")
+        raise UserError(f"{printable(name)} has no sizes to choose from; leave the size out")
     return Fixed(mdp, mdp.states + 1), None
 
 
@@ -145,7 +146,15 @@ def find_agents(names: Iterable[str], configured: Iterable[Agent] = ()) -> list[
 
 def default_steps(environment: Environment) -> int:
     """1250 for each state, as in the original study of the chain."""
-    return 1250 * jax.eval_shape(environment.make, jax.random.key(0)).states
+    return 1250 * shape_of(environment)[0]
+
+
+def shape_of(environment: Environment) -> tuple[int, int]:
+    """Number of states and of actions; without making any tables, where the environment knows."""
+    if isinstance(environment, Sized):
+        return environment.shape
+    made = jax.eval_shape(environment.make, jax.random.key(0))
+    return made.states, made.actions
 
 
 def run_cells(

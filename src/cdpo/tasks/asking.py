@@ -1,5 +1,6 @@
 """What an environment is asked, and what of its answers is taken: it is the user's, and may do anything."""
 
+import contextlib
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -7,6 +8,7 @@ import numpy as np
 
 from cdpo.errors import UserError
 from cdpo.tasks.base import Environment, Task
+from cdpo.terminal import printable
 
 _LONGEST = 200  # signs of an error that are told
 
@@ -71,6 +73,12 @@ def step(environment: Environment, task: Task, action: np.ndarray) -> Step:
     )
 
 
+def close(environment: Environment) -> None:
+    """Lets go of an environment; one that fails at that has done all that was asked of it."""
+    with contextlib.suppress(Exception):
+        environment.close()
+
+
 def told(error: BaseException) -> str:
     """An error on one line: printable, and cut where it is long."""
     try:
@@ -79,7 +87,7 @@ def told(error: BaseException) -> str:
         said = ""
     kind = "" if isinstance(error, UserError | BrokenEnvironment) else type(error).__name__
     line = " ".join(": ".join(filter(None, (kind, said))).split())
-    line = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+    line = printable(line)
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
@@ -90,7 +98,7 @@ def _parts(whence: str, answer: Any, names: tuple[str, ...]) -> Any:
         given = f"{len(answer)} values"
     else:
         return answer
-    raise BrokenEnvironment(f"{whence} gave {given}, not the {len(names)} values {', '.join(names)}")
+    raise BrokenEnvironment(f"{whence} gave {given}, not {', '.join(names[:-1])} and {names[-1]}")
 
 
 def _observation(whence: str, answer: Any, size: int) -> np.ndarray:
@@ -133,5 +141,5 @@ def _shown(answer: Any) -> str:
     elif answer is None or isinstance(answer, bool | float | complex | str | np.generic):
         said = f"{answer!r:.40}"
     else:
-        said = f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+        said = f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"
     return told(UserError(said))

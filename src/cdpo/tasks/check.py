@@ -51,16 +51,15 @@ class _Episode(NamedTuple):
 
 def check_task(task: Task, episodes: int = 3, seed: int = 0) -> Report:
     """Runs random episodes, the first of them twice, and compares what happens with what the task promises."""
-    env = task.make()
+    env = asking.made(task)
     try:
         runs = [_run(env, task, seed + k) for k in range(episodes)]
         again = _run(env, task, seed)
-    except Exception as error:  # the environment is the user's: whatever it raises is the finding
-        problem = f"running it failed: {told(error)}"
-        return Report(task.name, 0, (), (), None, None, (), (problem,))
+    except asking.BrokenEnvironment as broken:
+        return Report(task.name, 0, (), (), None, None, (), (f"running it failed: {broken}",))
     finally:
         if not task.shared:
-            env.close()
+            asking.close(env)
     findings: list[str] = []
     problems: list[str] = []
 
@@ -150,6 +149,9 @@ def _judge_reward(reward: Transition | None, runs: list[_Episode], judge: _Judge
         return None
     if known.shape != real.shape:
         judge(False, "", f"reward gives shape {known.shape} for {len(real)} transitions; it must give one number each")
+        return None
+    if bad := np.sum(~np.isfinite(known)):
+        judge(False, "", f"the known reward is no finite number at {bad} of {len(real)} steps; mend it")
         return None
     difference = np.abs(known - real)
     largest = float(np.max(difference))

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from gymnasium.spaces import Box
 
 from cdpo.errors import UserError, unknown
-from cdpo.tasks.asking import told
+from cdpo.tasks.asking import close, told
 from cdpo.tasks.base import Environment, Make, Task, Transition
 from cdpo.tasks.compat import without_warnings
 from cdpo.tasks.library import TASKS, pendulum_task
@@ -149,7 +149,7 @@ def _foreign(make: Make, horizon: int | None, name: str | None = None) -> Task:
         label = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         task = _describe(env, make, limit or horizon, label)
     finally:
-        env.close()
+        close(env)
     return task if limit is not None else dataclasses.replace(task, make=Limited(make, task.horizon))
 
 
@@ -196,7 +196,7 @@ def _limit_once(env: Environment, horizon: int) -> Make:
 
 def _describe(env: Environment, make: Make, horizon: int | None, name: str) -> Task:
     """The Task of an environment that is not ours, or the error that says why it cannot be one."""
-    seen, acted = env.observation_space, env.action_space
+    seen, acted = (getattr(env, space, None) for space in ("observation_space", "action_space"))
     if not isinstance(seen, Box):
         raise UserError(f"{name} observes a {type(seen).__name__}, not a vector of numbers; {_FLATTEN}")
     if len(seen.shape) != 1:

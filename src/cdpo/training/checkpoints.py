@@ -108,20 +108,22 @@ def go_on(folder: RunFolder, trainer: Trainer) -> Checkpoint:
     return found
 
 
-def policies(folder: RunFolder) -> tuple[dict[str, np.ndarray], list[float | None]]:
-    """The arrays of every seed's policy, and the last evaluation of each."""
+def policies(folder: RunFolder) -> tuple[dict[str, np.ndarray], list[Record]]:
+    """The arrays of every seed's policy, and of each its last evaluation and why it was stopped."""
     if has_state(folder):
         found = newest(folder, lambda checkpoint: checkpoint)
         mark = "policy."
         arrays = {name.removeprefix(mark): each for name, each in found.arrays.items() if name.startswith(mark)}
-        return arrays, [pupil["evaluated"] for pupil in found.pupils]
+        return arrays, [{name: pupil[name] for name in ("evaluated", "stopped")} for pupil in found.pupils]
     path = folder.inside(FOLDER, POLICY)
     if not path.exists():
         raise UserError(f"{quoted(folder.path)} has no checkpoint yet; train it first")
     arrays, meta = load_arrays(path, renamed)
-    told = meta.get("evaluated")
-    known = told if isinstance(told, list) else []
-    return arrays, [value if isinstance(value, float) else None for value in known]
+    evaluated, stopped = (each if isinstance(each := meta.get(name), list) else [] for name in ("evaluated", "stopped"))
+    return arrays, [
+        {"evaluated": value if isinstance(value, float) else None, "stopped": why if isinstance(why, str) else None}
+        for value, why in zip(evaluated, [*stopped, *[None] * len(evaluated)], strict=False)  # once it was not told why
+    ]
 
 
 def _rows(folder: RunFolder, pupil: Record, width: int) -> np.ndarray:

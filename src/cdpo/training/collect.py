@@ -36,13 +36,14 @@ def streams(seed: int, purpose: int, episode: int, number: int = 0) -> tuple[int
 def initial_states(environment: Environment, task: Task, seed: int) -> np.ndarray:
     """Where episodes begin, [I, d]."""
     seeds = (streams(seed, _INITIAL, 0, number)[0] for number in range(INITIAL_STATES))
-    return np.stack([_single(asking.reset(environment, task, each)) for each in seeds])
+    return np.stack([_first(environment, task, each) for each in seeds])
 
 
-def _single(numbers: np.ndarray | float) -> np.ndarray:
-    """In single precision; what that cannot hold is an infinity, and met as one."""
-    with np.errstate(over="ignore"):
-        return np.asarray(numbers, np.float32)
+def _first(environment: Environment, task: Task, reset: int) -> np.ndarray:
+    """The first observation after a reset, float32 [d]."""
+    observation = asking.reset(environment, task, reset)
+    with np.errstate(over="ignore"):  # what single precision cannot hold is an infinity, and met as one
+        return np.asarray(observation, np.float32)
 
 
 def training_life(
@@ -119,31 +120,35 @@ class Life:
         """So many steps more, or as many as are left; their rows. Without a policy the noise is what is done."""
         first = self.steps
         if self._observation is None:
-            self._observation = asking.reset(self._environment, self._task, self._reset)
+            self._observation = _first(self._environment, self._task, self._reset)
+            self._good = bool(np.isfinite(self._observation).all())
         while self.steps < first + steps and not self.over:
             self._step(policy, self._observation)
         return self._rows[first : self.steps]
 
     def _step(self, policy: Actor | None, observation: np.ndarray) -> None:
         row, d = self._rows[self.steps], self._task.observations
-        row[:d], row[d:] = _single(observation), np.nan
+        row[:d], row[d:] = observation, np.nan
         noise = None if self._noise is None else self._noise[self.steps]
         self.steps += 1
         self.over = True  # unless it leads on
-        if not np.isfinite(row[:d]).all():
-            return
-        action = noise if policy is None else policy(observation, noise)
-        assert action is not None
-        row[d : d + self._task.actions] = action
-        if np.isfinite(action).all():
-            self._act(row, action)
+        if self._good:
+            action = noise if policy is None else policy(observation, noise)
+            assert action is not None
+            row[d : d + self._task.actions] = action
+            if np.isfinite(action).all():
+                self._act(row, action)
 
     def _act(self, row: np.ndarray, action: np.ndarray) -> None:
         reached = asking.step(self._environment, self._task, self._task.unscaled(action))
         d = self._task.observations
-        row[-d - 2], row[-1] = _single(reached.reward), reached.terminated
-        row[-d - 1 : -1] = _single(reached.observation)
+        with np.errstate(over="ignore"):
+            self._observation = np.asarray(reached.observation, np.float32)
+            row[-d - 2] = reached.reward
+        row[-d - 1 : -1] = self._observation
+        row[-1] = reached.terminated
         self.total += reached.reward
-        self._observation, self.ended = reached.observation, reached.terminated
+        self.ended = reached.terminated
+        self._good = bool(np.isfinite(row).all())
         ends = reached.terminated or reached.truncated or self.steps == self._task.horizon
-        self.over = ends or not np.isfinite(row).all()
+        self.over = ends or not self._good

@@ -25,7 +25,7 @@ from cdpo.solvers.policy import HostPolicy
 from cdpo.tasks import Task
 from cdpo.training.collect import Life, training_life
 from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
-from cdpo.training.pupils import BAD, Pupil, bad_function, enrolled, examined, lived
+from cdpo.training.pupils import BAD, Pupil, bad_function, enrolled, examined, live
 from cdpo.training.settings import LoopSettings, Settings
 
 Record = dict[str, Any]
@@ -145,7 +145,7 @@ class Trainer:
 
     def _filled(self, replay: Replay, rows: Sequence[np.ndarray]) -> Replay:
         """A replay that holds the rows of each lane."""
-        capacity = self._capacity(max(len(each) for each in rows))
+        capacity = capacity_for(self.task, max(len(each) for each in rows))
         filled = np.zeros((len(rows), capacity, replay.rows.shape[-1]), np.float32)
         for lane, each in enumerate(rows):
             filled[lane, : len(each)] = each
@@ -157,13 +157,6 @@ class Trainer:
         """Whether the episode to come is one of a policy."""
         return self.episode >= self.settings.loop.random
 
-    def _capacity(self, size: int) -> int:
-        """Room for one more episode. It follows from the size alone: a run resumed has the arrays it had before."""
-        capacity = min(1 << (_FIRST_EPISODES * self.task.horizon - 1).bit_length(), _FIRST_ROWS)
-        while size + self.task.horizon > capacity:
-            capacity *= 2
-        return capacity
-
     def _begin(self, told: list[tuple[int, Settings]]) -> Chunk:
         pupils, initial = zip(*(enrolled(self.task, seed) for seed, _ in told), strict=True)
         keys = [jax.random.fold_in(jax.random.key(0), seed) for seed, _ in told]
@@ -171,7 +164,7 @@ class Trainer:
         hidden = self.settings.hidden
         minds = [agent.begin(hidden, jax.random.fold_in(key, 2)) for agent, key in zip(agents, keys, strict=True)]
         starting = [[each.initial, each.visited, each.broad] for each in (settings.starts for _, settings in told)]
-        empty = Replay.empty(self.task.observations, self.task.actions, self._capacity(0))
+        empty = Replay.empty(self.task.observations, self.task.actions, capacity_for(self.task, 0))
         chunk = Chunk(
             list(pupils),
             stack(agents),
@@ -254,7 +247,7 @@ class Trainer:
     def _stretch(self, life: Life, policy: HostPolicy | None) -> np.ndarray | str:
         """Live through the next one. A random episode is one, as nobody learns meanwhile."""
         steps = self.settings.loop.stretch if self._learns else 0
-        return lived(life, policy, steps or self.task.horizon, self.episode)
+        return live(life, policy, steps or self.task.horizon, self.episode)
 
     def _host_policy(self, mind: Mind, lane: int) -> HostPolicy | None:
         return HostPolicy(jax.tree.map(lambda leaf: leaf[lane], mind.policy)) if self._learns else None
@@ -268,7 +261,7 @@ class Trainer:
             padded[lane, : len(new)] = new
             counts[lane] = len(new)
         replay = self._append(replay, jnp.array(padded), jnp.array(counts))
-        needed = self._capacity(int(jnp.max(replay.size)))
+        needed = capacity_for(self.task, int(jnp.max(replay.size)))
         return _with_capacity(replay, needed) if needed > capacity else replay
 
     def _record(
@@ -333,6 +326,17 @@ def advance_together(
             trainer.chunks = own_chunks
         keep(lived)
     return lived
+
+
+def capacity_for(task: Task, size: int) -> int:
+    """Rows of a replay that has `size` of them and room for one more episode.
+
+    It follows from the size alone: a run resumed has the arrays it had before.
+    """
+    capacity = min(1 << (_FIRST_EPISODES * task.horizon - 1).bit_length(), _FIRST_ROWS)
+    while size + task.horizon > capacity:
+        capacity *= 2
+    return capacity
 
 
 def program_of(settings: Settings) -> Hashable:

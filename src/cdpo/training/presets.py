@@ -3,7 +3,7 @@
 from typing import Any
 
 from cdpo.agents import RULES
-from cdpo.errors import UserError, unknown
+from cdpo.errors import UserError, shown, unknown
 from cdpo.tasks import Task
 from cdpo.training.settings import PARTS, Settings, idle_options, part_of, parts_of
 
@@ -299,7 +299,7 @@ def build_settings(task: Task, rule: str, name: str, changes: dict[str, Any]) ->
     """A preset's settings with changes by part, and to the rule by name."""
     for part in ("solver", "learner"):
         if not isinstance(changes.get(part, ""), str):
-            raise UserError(f"{part} must be a word, not {changes[part]!r}")
+            raise UserError(f"{part} must be a word, not {shown(changes[part])}")
     learner = changes.get("learner", "sac")
     start = preset(name, task, rule, learner)
     used = parts_of(type(start.rule), changes.get("solver", start.solver), learner)

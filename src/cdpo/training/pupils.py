@@ -43,7 +43,7 @@ def enrolled(task: Task, seed: int) -> tuple[Pupil, np.ndarray]:
     return Pupil(seed, environment, stopped=why), np.zeros((INITIAL_STATES, task.observations), np.float32)
 
 
-def lived(life: Life, policy: HostPolicy | None, steps: int, episode: int) -> np.ndarray | str:
+def live(life: Life, policy: HostPolicy | None, steps: int, episode: int) -> np.ndarray | str:
     """The rows of so many steps more; or why nothing can be learned from them."""
     try:
         rows = life.go(policy, steps)

@@ -83,9 +83,8 @@ class Journal:
         return time.monotonic() - self._saved >= PATIENCE
 
     def commit(self) -> None:
-        """The state, after everything that it counts; nothing if there is nothing new."""
-        assert self._written == self.trainer.episode, "an episode was lived and not written"
-        if self._kept == self._written:
+        """The state, after everything that it counts; nothing if there is nothing new, or not all of it was written."""
+        if not self._kept < self._written == self.trainer.episode:
             return
         self.folder.check_writing()
         for log in self._logs:

@@ -19,7 +19,7 @@ from cdpo.agents import (
     Rule,
 )
 from cdpo.dynamics.ensemble import EnsembleSettings
-from cdpo.errors import UserError, check_choices, unknown
+from cdpo.errors import UserError, check_choices, shown, unknown
 from cdpo.solvers.actor_critic import ActorCritic, ActorCriticSettings
 from cdpo.solvers.base import Solver, StartSettings
 from cdpo.solvers.bptt import BPTT, BPTTSettings
@@ -35,6 +35,7 @@ from cdpo.solvers.trpo import TRPO, TRPOSettings
 from cdpo.solvers.values import CriticSettings
 from cdpo.tasks import Task
 from cdpo.told import MOST, changed
+from cdpo.training.sizes import check_size
 
 SolverName = Literal["dyna", "bptt", "mpc"]
 LearnerName = Literal["sac", "mpo", "ppo", "trpo", "actor-critic"]
@@ -110,7 +111,8 @@ class Settings:
         check_choices(self)
 
     def agent(self, task: Task) -> Agent:
-        """The agent that follows these settings."""
+        """The agent that follows these settings; a UserError if it would be larger than any machine."""
+        check_size(self, task)
         discount = self.loop.discount
         if isinstance(self.rule, OffPolicy):
             learner = self._learner(self.rule.name)
@@ -164,7 +166,9 @@ class Settings:
                 parts[name] = change
             else:
                 kind = type(old).__name__
-                raise UserError(f"{name} must be {'a word' if kind == 'str' else f'a dict or {kind}'}, not {change!r}")
+                raise UserError(
+                    f"{name} must be {'a word' if kind == 'str' else f'a dict or {kind}'}, not {shown(change)}"
+                )
         return Settings(**parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -181,7 +185,7 @@ class Settings:
             rule = dict(values.pop("rule"))
             start = cls(rule=RULES[rule.pop("name")]())
             return start.changed(rule=rule, **values)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise UserError("the settings of the run cannot be read; start it again elsewhere") from error
 
 

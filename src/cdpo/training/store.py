@@ -21,15 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cdpo.errors import UserError
+from cdpo.errors import UserError, shown
 from cdpo.files import damaged, open_saved, write_atomic
 from cdpo.version import __version__, checked_format
 
 _FORMAT = "cdpo checkpoint"
 VERSION = 2  # of the layout of the file, and of the names in it (see `schema`)
 _META = "meta.json"
-_META_BYTES = 1 << 26  # more than any manifest needs, and little enough to parse
+_META_BYTES = 1 << 24  # more than any manifest needs, and little enough to parse: lists take 25 times their text
 _DIMENSIONS = 32
+_LONGEST = 500  # letters of a name
 # Little-endian, of the same size on every machine. Neither pickles nor bfloat16, which .npy cannot name.
 _DTYPES = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"}
 
@@ -142,7 +143,7 @@ def restore(like: Any, arrays: Mapping[str, np.ndarray], names: Callable[[Any], 
         leaves.append(leaf)
     for name in arrays:
         if name not in used:
-            raise _misfit(f"it also holds {name!r}, which has no place here")
+            raise _misfit(f"it also holds {shown(name)}, which has no place here")
     return jax.tree_util.tree_unflatten(structure, leaves)
 
 
@@ -154,13 +155,13 @@ def _read_archive(path: str | Path, archive: zipfile.ZipFile, size: int) -> tupl
     version, manifest, meta = _read_meta(path, archive, members[_META])
     unmatched = members.keys() ^ {_META, *(f"{name}.npy" for name in manifest)}
     if unmatched:
-        raise damaged(path, f"{min(unmatched)!r} is either missing or not listed in {_META}")
+        raise damaged(path, f"{shown(min(unmatched))} is either missing or not listed in {_META}")
     if sum(info.file_size for info in members.values()) > size:
         raise damaged(path, "it declares more bytes than it has")
     # Every declaration before any array, so that a file with one lie in it costs nothing.
     for name, entry in manifest.items():
         if not _is_plain(name):
-            raise damaged(path, f"it has an array named {name!r}")
+            raise damaged(path, f"it has an array named {shown(name)}")
         if set(entry) != {"shape", "dtype", "sha256"} or entry["dtype"] not in _DTYPES:
             raise damaged(path, f"array {name!r} is declared with a dtype or fields that no checkpoint has")
         info = members[f"{name}.npy"]
@@ -175,7 +176,7 @@ def _read_meta(path: str | Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
     _check_stored(path, info)
     if info.file_size > _META_BYTES:
         raise damaged(path, f"its {_META} is too large")
-    content = json.loads(archive.read(info), parse_constant=_refuse_constant)
+    content = json.loads(archive.read(info), parse_constant=_refuse_constant, parse_float=_finite)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise UserError(f"{str(path)!r} is not a checkpoint of cdpo; name a file that cdpo saved")
     manifest, meta = content.get("arrays"), content.get("meta")
@@ -187,7 +188,7 @@ def _read_meta(path: str | Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
 
 def _check_stored(path: str | Path, info: zipfile.ZipInfo) -> None:
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        raise damaged(path, f"{info.filename!r} is compressed, as no member of a checkpoint is")
+        raise damaged(path, f"{shown(info.filename)} is compressed, as no member of a checkpoint is")
 
 
 def _read_array(
@@ -223,7 +224,7 @@ def _check_keepable(name: str, array: np.ndarray) -> None:
 
 def _is_plain(name: str) -> bool:
     """Whether `name` and a suffix are no more than a file's name, wherever somebody unpacks the archive."""
-    return name.isprintable() and not {"/", "\\"} & set(name) and len(name) < 10_000
+    return name.isprintable() and not {"/", "\\"} & set(name) and len(name) < _LONGEST
 
 
 def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -263,6 +264,12 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
+def _finite(text: str) -> float:
+    """A number of JSON that is one: 1e999 is not."""
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_constant(text)
+
+
 # --- Leaves of a tree ------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +291,9 @@ def _restored(told: str, name: str, leaf: Any, arrays: Mapping[str, np.ndarray])
     if name not in arrays:
         for other in arrays:
             if other == told or other.startswith(f"{told}#"):
-                raise _misfit(f"leaf {told!r} is needed as {name!r} (name#generator of a key) and stored as {other!r}")
+                raise _misfit(
+                    f"leaf {told!r} is needed as {name!r} (name#generator of a key) and stored as {shown(other)}"
+                )
         raise _misfit(f"leaf {name!r} is missing")
     value = arrays[name]
     expected = jax.random.key_data(leaf) if _is_key(leaf) else leaf

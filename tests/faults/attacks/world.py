@@ -21,6 +21,7 @@ import cdpo
 from attacks.base import Ended, run
 from cdpo import cli
 from cdpo.commands.training import Train
+from cdpo.signals import shielded
 from cdpo.training.loop import Lived, Pupil, Record
 from cdpo.training.schema import names
 from cdpo.training.store import flatten
@@ -131,7 +132,7 @@ def stubbed(patience: float = 0.0, pause: float = 0.0, figures: bool = False) ->
 
     def together(trainers: Sequence[Stub], *, last: bool = False, keep: Any = None) -> list[Lived]:
         lived = [trainer.advance(last=last) for trainer in trainers]
-        if keep is not None:
+        with shielded():
             keep(lived)
         return lived
 

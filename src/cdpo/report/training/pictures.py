@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cdpo.report import figures, style
+from cdpo.report.drawing import inline
 from cdpo.report.figures import GREY, Panel
-from cdpo.report.markup import Markup, inline
+from cdpo.report.markup import Markup
 from cdpo.report.parts import card
 from cdpo.report.style import Look
 from cdpo.report.tables import Curve, Row
@@ -44,7 +48,7 @@ class Picture:
     caption: str
     legend: dict[str, Look]
     panels: list[Panel]
-    rows: list[Row] = field(default_factory=list)
+    rows: Callable[[], list[Row]] = list  # made when they are saved: a page does not show them
 
     def card(self) -> Markup:
         """As a part of a page."""
@@ -54,7 +58,7 @@ class Picture:
     def save(self, folder: Path) -> list[Path]:
         """As files, with its data."""
         figure = figures.together([panel.draw for panel in self.panels], self.legend)
-        return figures.save_figure(figure, folder / self.stem, self.rows)
+        return figures.save_figure(figure, folder / self.stem, self.rows())
 
 
 def write_figures(folder: RunFolder) -> list[Path]:
@@ -90,7 +94,7 @@ def _learning(run: Run) -> Picture | None:
     caption = f"Evaluation return of the deterministic policy: {what}.{stopped} "
     caption += "In grey the returns of the episodes from which it learns; the first act at random."
     panel = Panel(run.task, x, "return", lines, seeds=bool(evaluated))
-    return Picture("learning", caption, legend, [panel], rows_of(run, ("eval_return", "return")))
+    return Picture("learning", caption, legend, [panel], partial(rows_of, run, ("eval_return", "return")))
 
 
 def _ledger(run: Run) -> Picture | None:
@@ -120,7 +124,7 @@ def _ledger(run: Run) -> Picture | None:
         if "improvement" in keys
         else "What each iteration brought."
     )
-    return Picture("ledger", caption, _legend(look, first) | grey, panels, rows_of(run, keys))
+    return Picture("ledger", caption, _legend(look, first) | grey, panels, partial(rows_of, run, keys))
 
 
 def _calibration(run: Run) -> Picture | None:
@@ -135,14 +139,11 @@ def _calibration(run: Run) -> Picture | None:
             keys += [f"coverage{level}_{name}" for name in curves]
             used |= set(curves)
     maps = {name: curve for name in ("test", "new") if (curve := run.map(f"coverage_map_{name}"))}
-    rows = rows_of(run, keys)
     if maps:
         lines = [(_COVERAGE[name], curve) for name, curve in maps.items()]
         title = "all levels, last iteration"
         panels.append(Panel(title, "expected share", "share inside", lines, seeds=False, diagonal=True, share=True))
         used |= set(maps)
-        for name, curve in maps.items():
-            rows += _curve_rows(run, f"coverage_map_{name}", "level", curve)
     if not panels:
         return None
     legend = {_COVERAGE_NAMES[name]: look for name, look in _COVERAGE.items() if name in used}
@@ -151,12 +152,16 @@ def _calibration(run: Run) -> Picture | None:
         title = "factor by which calibration widens"
         panels.append(Panel(title, "iteration", "factor", [(_FACTOR, scale)], seeds=False, zero=True, level=1.0))
         legend["factor"] = _FACTOR
-        rows += rows_of(run, ["scale"])
     caption = (
         "How often the truth falls inside the model's intervals, on transitions held out from training and on the "
         "steps that followed. Above the grey line the model is too careful, below it too sure."
     )
     caption += " The factor multiplies the spread of the ensemble; at 1 it stays as it is." if scale else ""
+
+    def rows() -> list[Row]:
+        levels = [_curve_rows(run, f"coverage_map_{name}", "level", curve) for name, curve in maps.items()]
+        return [row for part in (rows_of(run, keys), *levels, rows_of(run, ["scale"])) for row in part]
+
     return Picture("calibration", caption, legend | {"as it should be": GREY}, panels, rows)
 
 
@@ -173,7 +178,9 @@ def _unsettled(run: Run) -> Picture | None:
         "that is planned on a model that moves much is changed for the model's sake rather than its own."
     )
     legend = {names[name]: _UNSETTLED[name] for name in curves}
-    return Picture("unsettled", caption, legend, [panel], rows_of(run, [f"unsettled_{name}" for name in curves]))
+    return Picture(
+        "unsettled", caption, legend, [panel], partial(rows_of, run, [f"unsettled_{name}" for name in curves])
+    )
 
 
 # By their headings; the first stands above the results.
@@ -192,19 +199,17 @@ def _legend(look: Look, curve: Curve) -> dict[str, Look]:
 
 
 def _curve_rows(run: Run, key: str, x: str, curve: Curve) -> list[Row]:
-    return [
-        {
-            "quantity": key,
-            x: float(curve.x[place]),
-            "mean": float(curve.mean[place]),
-            "low": _known(curve.low[place]),
-            "high": _known(curve.high[place]),
-            "seeds": int(curve.seeds[place]),
-            **{f"seed {seed}": _known(each) for seed, each in zip(run.seeds, curve.each[:, place], strict=True)},
-        }
-        for place in range(len(curve.x))
-    ]
+    columns = {
+        x: curve.x.tolist(),
+        "mean": curve.mean.tolist(),
+        "low": _known(curve.low),
+        "high": _known(curve.high),
+        "seeds": curve.seeds.tolist(),
+        **{f"seed {seed}": _known(each) for seed, each in zip(run.seeds, curve.each, strict=True)},
+    }
+    names = ("quantity", *columns)
+    return [dict(zip(names, (key, *row), strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _known(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _known(values: np.ndarray) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]

@@ -1,8 +1,10 @@
 """A training run as its folder tells of it, and what its seeds come to."""
 
 import math
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from cdpo.report.values import is_count, is_number, nested
 from cdpo.runs import RunFolder
 
 _LAST = 3  # evaluations whose mean is the final evaluation
+_MOST = 10**7  # of seeds times episodes, most of which a folder may leave out
+_SEED = re.compile(r"[0-9]{1,18}")
 TOLERATED = 1.1  # of the bound of the trust region; what was spent is an estimate
 LOSS = 0.01  # of the range of a seed's evaluations; what is less is the noise of a policy that has settled
 
@@ -27,6 +31,7 @@ class Run:
     summary: dict[str, Any]  # empty while the run is not finished
     lines: dict[tuple[int, int], dict[str, Any]]
     stopped: dict[int, str]
+    _read: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # the values by quantity
 
     @classmethod
     def read(cls, folder: RunFolder) -> "Run":
@@ -36,12 +41,14 @@ class Run:
             if not isinstance(line, dict) or not all(is_count(line.get(key)) for key in ("seed", "episode")):
                 raise _damaged(folder, f"line {place} has no seed and episode")
             lines[line["seed"], line["episode"]] = line
-        finished = (folder.path / "summary.json").exists()
-        summary = folder.summary if finished else {}
-        if finished and not lines:
+        summary = folder.summary if folder.finished else {}
+        stopped = {int(seed): str(why) for seed, why in nested(summary, "stopped").items() if _SEED.fullmatch(seed)}
+        if folder.finished and not (lines or stopped):
             raise _damaged(folder, "it holds nothing, though the run has finished")
-        stopped = {int(seed): str(why) for seed, why in nested(summary, "stopped").items() if seed.isdecimal()}
-        return cls(folder, folder.config, summary, lines, stopped)
+        run = cls(folder, folder.config, summary, lines, stopped)
+        if len(run.seeds) * len(run.episodes) > _MOST:
+            raise _damaged(folder, f"it tells of {len(run.seeds):,} seeds and {len(run.episodes):,} episodes")
+        return run
 
     @property
     def agent(self) -> str:
@@ -60,21 +67,30 @@ class Run:
         told = sum(len(each) for each in returns if isinstance(each, list)) if isinstance(returns, list) else None
         return bool(self.summary) and (told is None or told >= len(self.lines))
 
-    @property
+    @cached_property
     def seeds(self) -> list[int]:
         """In order, those without any line included."""
         return sorted({seed for seed, _ in self.lines} | set(self.stopped))
 
-    @property
+    @cached_property
     def episodes(self) -> list[int]:
         """In order."""
         return sorted({episode for _, episode in self.lines})
 
+    @cached_property
+    def _places(self) -> tuple[list[int], list[int]]:
+        """Of every line, the place of its seed and that of its episode."""
+        row = {seed: place for place, seed in enumerate(self.seeds)}
+        column = {episode: place for place, episode in enumerate(self.episodes)}
+        return [row[seed] for seed, _ in self.lines], [column[episode] for _, episode in self.lines]
+
     def values(self, key: str) -> np.ndarray:
         """A quantity, [seeds, episodes]; NaN where it is not known."""
-        shape = len(self.seeds), len(self.episodes)
-        lines = [self.lines.get((seed, episode), {}) for seed in self.seeds for episode in self.episodes]
-        return np.array([_float(line.get(key)) for line in lines]).reshape(shape)
+        if key not in self._read:
+            values = np.full((len(self.seeds), len(self.episodes)), np.nan)
+            values[self._places] = [_float(line.get(key)) for line in self.lines.values()]
+            self._read[key] = values
+        return self._read[key]
 
     def curve(self, key: str, x: np.ndarray | None = None) -> Curve:
         """A quantity over iterations, or over `x`, one for each episode."""
@@ -83,16 +99,21 @@ class Run:
     def steps(self) -> np.ndarray | None:
         """The environment steps after each episode; none if the seeds do not share them."""
         taken = self.values("env_steps")
-        shared = np.array([next(iter(column[np.isfinite(column)]), np.nan) for column in taken.T])
-        return shared if len(shared) and np.all((taken == shared) | (np.isnan(taken) & np.isfinite(shared))) else None
+        if not taken.size:
+            return None
+        first = np.isfinite(taken).argmax(axis=0)  # the first seed that has a number
+        shared = taken[first, np.arange(taken.shape[1])]
+        return shared if np.all((taken == shared) | (np.isnan(taken) & np.isfinite(shared))) else None
 
     def map(self, key: str) -> Curve:
         """Observed over expected coverage; of every seed the last iteration that has it."""
-        rows = []
-        for seed in self.seeds:
-            found = [self.lines.get((seed, episode), {}).get(key) for episode in self.episodes]
-            usable = [each for each in found if isinstance(each, list) and len(each) == len(LEVELS)]
-            rows.append([_float(each) for each in usable[-1]] if usable else [math.nan] * len(LEVELS))
+        last: dict[int, tuple[int, list[Any]]] = {}
+        for (seed, episode), line in self.lines.items():
+            levels = line.get(key)
+            if isinstance(levels, list) and len(levels) == len(LEVELS) and episode >= last.get(seed, (0,))[0]:
+                last[seed] = episode, levels
+        none = 0, [math.nan] * len(LEVELS)
+        rows = [[_float(each) for each in last.get(seed, none)[1]] for seed in self.seeds]
         return Curve.of(np.array(LEVELS), np.array(rows).reshape(-1, len(LEVELS)))
 
     def finals(self) -> list[float | None]:
