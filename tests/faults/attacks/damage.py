@@ -15,7 +15,7 @@ from attacks.answers import wrong_answer
 from attacks.golden import GOLDEN, renewed
 from attacks.world import World, stubbed
 from cdpo.report import build_page
-from cdpo.runs import CONFIG, RunFolder
+from cdpo.runs import RunFolder
 from cdpo.tabular.mdp import load_mdp
 from cdpo.training.log import Log
 from cdpo.training.schema import renamed
@@ -132,7 +132,7 @@ class Damage:
             ]
         episodes, records, *rest, _ = self._load()
         before = (episodes - 1, [each for each in records if each["episode"] < episodes - 1], *rest, 1)
-        return [*found, *(Saved(self.train / name, self._load, before=before) for name in ("metrics.jsonl", CONFIG))]
+        return [*found, *(Saved(self.train / name, self._load, before=before) for name in ("metrics.jsonl", "config.json"))]
 
     def _load(self) -> Any:
         """What a whole run gives, as an agent, and of how much the user is told."""
