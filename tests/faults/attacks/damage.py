@@ -132,7 +132,8 @@ class Damage:
             ]
         episodes, records, *rest, _ = self._load()
         before = (episodes - 1, [each for each in records if each["episode"] < episodes - 1], *rest, 1)
-        return [*found, *(Saved(self.train / name, self._load, before=before) for name in ("metrics.jsonl", "config.json"))]
+        texts = self.train / "metrics.jsonl", self.train / "config.json"
+        return [*found, *(Saved(path, self._load, before=before) for path in texts)]
 
     def _load(self) -> Any:
         """What a whole run gives, as an agent, and of how much the user is told."""
