@@ -133,9 +133,9 @@ LARGE = 10**6
     [
         ("cdpo", {"sac": {"hidden": (LARGE, LARGE)}}, "sac.hidden"),
         ("cdpo", {"ensemble": {"hidden": (LARGE, LARGE)}}, "ensemble.hidden"),
-        ("cdpo", {"ensemble": {"heads": LARGE}}, "ensemble.heads"),
+        ("cdpo", {"ensemble": {"heads": LARGE}}, "ensemble.heads must be at most 1000, not 1000000"),
         ("cdpo", {"ensemble": {"batch": LARGE, "hidden": (1000,)}}, "ensemble.batch"),
-        ("greedy", {"rule": {"models": LARGE}}, "greedy.models"),
+        ("greedy", {"rule": {"models": LARGE}}, "greedy.models must be at most 1000, not 1000000"),
         ("cdpo", {"dyna": {"particles": LARGE, "horizon": LARGE}}, "dyna.particles"),
         ("cdpo", {"dyna": {"batch": LARGE, "updates": LARGE}}, "dyna.batch"),
         ("cdpo", {"dyna": {"batch": LARGE, "expansion": "mve", "expanded": LARGE}}, "dyna.batch"),

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 MOST_KEPT = 2**28  # numbers of networks, or of an episode, that a seed has from its beginning on: 1 GiB
 MOST_AT_ONCE = 2**31  # of any group of arrays while it learns: 8 GiB
-_MOST_UNROLLED = 1000  # each makes a program longer, and compiling it takes that much more
+_MOST_TIMES = 1000  # that something stands side by side, or is written out in a program and makes it longer
 _OPTIMISED = 3  # a network, and what Adam remembers of it twice
 _VALUED = 8  # twin critics with Adam's memory, and their targets
 
 
 def check_size(settings: "Settings", task: Task) -> None:
     """Reject settings whose arrays, or whose programs, would be absurdly large on a task."""
-    for option, count in _unrolled(settings):
-        if count > _MOST_UNROLLED:
-            raise UserError(f"{option} must be at most {_MOST_UNROLLED}, not {count}")
+    for option, count in _repeated(settings):
+        if count > _MOST_TIMES:
+            raise UserError(f"{option} must be at most {_MOST_TIMES}, not {count}")
     for most, groups in ((MOST_KEPT, _kept(settings, task)), (MOST_AT_ONCE, _made(settings, task))):
         for options, numbers in groups:
             if numbers > most:
@@ -35,12 +35,14 @@ def check_size(settings: "Settings", task: Task) -> None:
                 )
 
 
-def _unrolled(settings: "Settings") -> Iterator[tuple[str, int]]:
-    """Options that say how often something is written out in a program."""
+def _repeated(settings: "Settings") -> Iterator[tuple[str, int]]:
+    """Options that say how often something is written out in a program, or how many models and policies there are."""
+    yield f"{settings.rule.part}.models", _models(settings)
     if "dyna" in settings.parts:
         yield "dyna.returns", settings.dyna.returns
         yield "dyna.earlier", settings.dyna.earlier
     if "ensemble" in settings.parts:
+        yield "ensemble.heads", settings.ensemble.heads
         yield "ensemble.unrolled", settings.ensemble.unrolled
     yield f"{settings.rule.part}.turns", getattr(settings.rule, "turns", 1)
 
