@@ -58,7 +58,7 @@ def _kept(settings: Settings, task: Task) -> Iterator[tuple[str, int]]:
     """By the options that decide on them, the numbers in networks and in the room for one episode."""
     seen, done, hidden = task.observations, task.actions, settings.hidden
     models, part = _models(settings), settings.rule.part
-    yield "episodes of this horizon", 2 * task.horizon * row_width(task)
+    yield f"episodes of {shown(task.horizon)} steps", 2 * task.horizon * row_width(task)
     if "ensemble" in settings.parts:
         told = settings.ensemble
         layers = () if told.kind == "linear" else told.hidden
