@@ -95,7 +95,7 @@ def is_done(folder: RunFolder) -> bool:
     returns, stopped = (folder.summary.get(name) for name in ("returns", "stopped"))
     if not isinstance(returns, list) or not isinstance(stopped, dict) or len(stopped) == len(returns):
         return True
-    return max(len(each) for each in returns if isinstance(each, list)) > episodes_of(folder)
+    return max((len(each) for each in returns if isinstance(each, list)), default=0) > episodes_of(folder)
 
 
 def task_of(folder: RunFolder, named: Any = None, env_timeout: float | None = None) -> Task:
