@@ -11,9 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import hypothesis
 import pytest
 import slices
 
+hypothesis.settings.register_profile("same examples, however slow the machine", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("same examples, however slow the machine")
 os.environ.setdefault("MPLBACKEND", "agg")
 MEMORY = 1 << 30  # bytes that a process may have between two files before it forgets its programs
 

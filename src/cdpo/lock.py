@@ -62,14 +62,14 @@ class Lock:
         descriptor = self._open()
         _held.add(descriptor)
         try:
+            before = self._who()
             if taking_over:
                 self._sign()
             waited = 0.0
             while not self._taken(descriptor):
                 if not taking_over or waited > _LETS_GO:
-                    raise UserError(
-                        f"{quoted(self._folder)} is being written{self._who()}; wait for its end, or stop it"
-                    )
+                    where = quoted(self._folder)
+                    raise UserError(f"{where} is being written{before}; wait for its end, or stop it")
                 threading.Event().wait(_LOOKS)
                 waited += _LOOKS
             if taking_over:

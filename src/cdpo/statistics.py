@@ -157,8 +157,7 @@ def _repeated_percentiles(draws: np.ndarray, times: np.ndarray, level: float) ->
         place = (reached > rank).argmax(axis=1)[:, None]
         return np.take_along_axis(draws, np.take_along_axis(order, place, axis=1), axis=1)[:, 0]
 
-    tail = (1 - level) / 2
-    ranks = np.array([tail, 1 - tail]) * (times.sum() - 1)
+    ranks = np.array(_tails(level)) * (times.sum() - 1)
     return np.array([_between(at(int(rank)), at(math.ceil(rank)), rank % 1) for rank in ranks])
 
 
@@ -169,5 +168,11 @@ def _between(low: np.ndarray, high: np.ndarray, share: float) -> np.ndarray:
 
 def _percentiles(draws: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
     """The middle `level` of the first axis."""
+    low, high = (np.quantile(draws, share, axis=0) for share in _tails(level))
+    return low, high
+
+
+def _tails(level: float) -> tuple[float, float]:
+    """The shares of draws that are below the middle `level`, and not above it."""
     tail = (1 - level) / 2
-    return np.quantile(draws, tail, axis=0), np.quantile(draws, 1 - tail, axis=0)
+    return tail, 1 - tail

@@ -30,6 +30,7 @@ from cdpo.tasks import TASKS
 from cdpo.training.log import Log
 from cdpo.training.presets import PRESETS, preset
 from cdpo.training.settings import LEARNERS, Settings
+from cdpo.training.sizes import check_size
 from cdpo.training.store import load_arrays, save_arrays
 
 few = settings(max_examples=80, derandomize=True, database=None, deadline=None)
@@ -116,7 +117,7 @@ TABULAR = TABULAR.to_json(TABULAR.cells())
 @few
 @given(changes(*TOLD))
 def test_any_json_in_the_settings_of_an_agent_makes_an_agent_or_a_line(told):
-    said(lambda: Settings.from_json(told).agent(TASKS["pendulum-swingup"]))
+    said(lambda: check_size(Settings.from_json(told), TASKS["pendulum-swingup"]))
 
 
 @few
@@ -133,9 +134,9 @@ LARGE = 10**6
     [
         ("cdpo", {"sac": {"hidden": (LARGE, LARGE)}}, "sac.hidden"),
         ("cdpo", {"ensemble": {"hidden": (LARGE, LARGE)}}, "ensemble.hidden"),
-        ("cdpo", {"ensemble": {"heads": LARGE}}, "ensemble.heads"),
+        ("cdpo", {"ensemble": {"heads": LARGE}}, "ensemble.heads must be at most 1000, not 1000000"),
         ("cdpo", {"ensemble": {"batch": LARGE, "hidden": (1000,)}}, "ensemble.batch"),
-        ("greedy", {"rule": {"models": LARGE}}, "greedy.models"),
+        ("greedy", {"rule": {"models": LARGE}}, "greedy.models must be at most 1000, not 1000000"),
         ("cdpo", {"dyna": {"particles": LARGE, "horizon": LARGE}}, "dyna.particles"),
         ("cdpo", {"dyna": {"batch": LARGE, "updates": LARGE}}, "dyna.batch"),
         ("cdpo", {"dyna": {"batch": LARGE, "expansion": "mve", "expanded": LARGE}}, "dyna.batch"),
@@ -156,14 +157,14 @@ LARGE = 10**6
 )
 def test_arrays_that_fit_nowhere_are_refused_before_any_is_made(rule, changes, words):
     told = preset("default", TASKS["half-cheetah"], rule).changed(**changes)
-    line = said(lambda: told.agent(TASKS["half-cheetah"]))
+    line = said(lambda: check_size(told, TASKS["half-cheetah"]))
     assert line is not None and words in line
     assert "GiB for each seed" in line or "must be at most" in line
 
 
 def test_an_episode_that_no_memory_holds_is_refused_before_there_is_room_for_it():
     endless = replace(TASKS["pendulum-swingup"], horizon=2 * 10**8)
-    assert "episodes of this horizon" in said(lambda: Settings().agent(endless))
+    assert "episodes of 200000000 steps ask for" in said(lambda: check_size(Settings(), endless))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -173,10 +174,10 @@ def test_every_preset_is_far_from_these_bounds(rule, name):
     told = preset(name, TASKS["half-cheetah"], rule)
     for learner in LEARNERS if "solver" in told.rule.uses else (told.learner,):
         some = told.changed(learner=learner)
-        some.agent(TASKS["half-cheetah"])
+        check_size(some, TASKS["half-cheetah"])
         if "dyna" in some.parts:
-            some.changed(dyna={"particles": 8 * some.dyna.particles}).agent(TASKS["half-cheetah"])
-            some.changed(dyna={"batch": 8 * some.dyna.batch}).agent(TASKS["half-cheetah"])
+            check_size(some.changed(dyna={"particles": 8 * some.dyna.particles}), TASKS["half-cheetah"])
+            check_size(some.changed(dyna={"batch": 8 * some.dyna.batch}), TASKS["half-cheetah"])
 
 
 @pytest.mark.parametrize(

@@ -36,5 +36,6 @@ def say(line: str) -> None:
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Rows of equally many cells as lines of text, in columns."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

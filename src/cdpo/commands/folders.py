@@ -20,6 +20,7 @@ from cdpo.progress import Progress
 from cdpo.report import write_report
 from cdpo.report.tables import line
 from cdpo.runs import RunFolder
+from cdpo.terminal import printable
 from cdpo.training.run import set_aside
 
 
@@ -79,7 +80,7 @@ class Report:
         """Write the page and say where it is."""
         if not self.folders:
             raise UserError("no run folder is named; try: cdpo report runs/NAME")
-        print(write_report(list(self.folders), self.out))
+        print(printable(write_report(list(self.folders), self.out)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Reproduce:
             part = self.tasks, self.agents, self.variants
             paths, records = reproduce(self.figure, self.scale, out, command, progress.task, *part, run=run)
         for path in paths:
-            print(path)
+            print(printable(path))
         stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]
         for record, seed, reason in stopped:
             say(f"cdpo: seed {seed} of {record['task']}, {line(record)} was stopped by {reason}")

@@ -141,7 +141,7 @@ def finish_tabular(folder: RunFolder, cells: list[Cell]) -> None:
         folder.write_summary({**summary, "wall_s": round(time.monotonic() - began, 2)})
         write_figures(folder)
     print(_table(results))
-    print(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}")
+    print(printable(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}"))
 
 
 def _check_number(name: str, value: Any) -> None:

@@ -31,6 +31,7 @@ from cdpo.solvers.ppo import PPOSettings
 from cdpo.solvers.sac import SACSettings
 from cdpo.solvers.trpo import TRPOSettings
 from cdpo.tasks import Task, check_task, find_task
+from cdpo.terminal import printable
 from cdpo.training.config import episodes_of, is_done, run_config, seed_numbers, seeds_of, settings_of, task_of
 from cdpo.training.loop import Trainer
 from cdpo.training.memory import warn_if_short
@@ -194,7 +195,7 @@ def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:
         bar.done()
         write_figures(folder)
     print(_table(summary))
-    print(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}")
+    print(printable(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}"))
     for seed, reason in summary["stopped"].items():
         say(f"cdpo: seed {seed} was stopped by {reason}")
     return STOPPED if summary["stopped"] else None
@@ -242,7 +243,7 @@ class Evaluate:
         failed = [result for result in results if "failed" in result]
         for result in results:
             if not self.json and "failed" not in result:
-                print(self._line(result))
+                print(printable(self._line(result)))
         for result in failed:
             say(f"cdpo: seed {result['seed']}: {result['failed']}")
         return STOPPED if failed else None
@@ -296,7 +297,7 @@ class CheckEnv:
         task = find_task(self.task, horizon=self.horizon, env_timeout=self.env_timeout)
         report = check_task(task, self.episodes)
         for finding in report.findings:
-            print(finding)
+            print(printable(finding))
         if not report.ok:
             raise UserError(f"{self.task} will not work: {'; '.join(report.problems)}")
-        print(f"{self.task} will work")
+        print(printable(f"{self.task} will work"))

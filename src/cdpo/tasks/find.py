@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 from gymnasium.spaces import Box
 
-from cdpo.errors import UserError, unknown
+from cdpo.errors import UserError, shown, unknown
 from cdpo.tasks.asking import close, told
 from cdpo.tasks.base import Environment, Make, Task, Transition
 from cdpo.tasks.compat import without_warnings
@@ -42,7 +42,7 @@ def find_task(
     seconds that a reset or a step of the environment may take; what takes longer is an error (see `Watched`).
     """
     if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or not 1 <= horizon <= MOST):
-        raise UserError(f"horizon is a number of steps, at least 1 and at most {MOST}, not {horizon!r}")
+        raise UserError(f"horizon is a number of steps, at least 1 and at most {MOST}, not {shown(horizon)}")
     _check_timeout(env_timeout)
     found = _find(task, horizon)
     if horizon is not None and found.horizon != horizon:
@@ -181,7 +181,7 @@ def _check_function(task: Task, name: str, function: Transition) -> None:
 def _check_timeout(seconds: float | None) -> None:
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (number and 0 < seconds <= MOST):
-        raise UserError(f"env_timeout is a number of seconds, above 0 and at most {MOST}, not {seconds!r}")
+        raise UserError(f"env_timeout is a number of seconds, above 0 and at most {MOST}, not {shown(seconds)}")
 
 
 def _watched(task: Task, seconds: float) -> Task:

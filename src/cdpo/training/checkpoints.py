@@ -20,6 +20,8 @@ import numpy as np
 from cdpo.errors import Notice, UserError
 from cdpo.files import Damaged, damaged, quoted
 from cdpo.runs import METRICS, RunFolder
+from cdpo.terminal import printable
+from cdpo.training.config import is_whole
 from cdpo.training.events import EventWriter
 from cdpo.training.log import Log
 from cdpo.training.loop import Record, Trainer
@@ -28,6 +30,9 @@ from cdpo.training.store import load_arrays, restore
 
 FOLDER = "checkpoints"
 STATE, BEFORE, POLICY = "state.npz", "state-before.npz", "policy.npz"
+
+_MOST = 2**53  # beyond, a count is none
+_LONGEST = 1000  # signs of why a seed has stopped
 
 Read = TypeVar("Read")
 
@@ -81,15 +86,12 @@ def read_state(folder: RunFolder, name: str) -> Checkpoint:
     """A checkpoint by the name of its file."""
     arrays, meta = load_arrays(folder.inside(FOLDER, name), renamed)
     try:
-        episode, wall = int(meta["episode"]), float(meta["wall_s"])
+        episode, metrics, events = (_count(meta[each]) for each in ("episode", "metrics", "events"))
         before = {"iterations": max(episode - 1, 0)}  # of a checkpoint from when there was one for each episode
         pupils = [_told(before | pupil) for pupil in meta["pupils"]]
-        found = Checkpoint(name, arrays, episode, wall, int(meta["metrics"]), int(meta["events"]), pupils)
-        if min(episode, found.metrics, found.events, *(pupil["rows"] for pupil in pupils)) < 0:
-            raise ValueError("a count is negative")
+        return Checkpoint(name, arrays, episode, float(meta["wall_s"]), metrics, events, pupils)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _misfit(folder) from error
-    return found
 
 
 def go_on(folder: RunFolder, trainer: Trainer) -> Checkpoint:
@@ -141,10 +143,16 @@ def _check_size(path: Path, counted: int) -> None:
 def _told(pupil: Any) -> Record:
     evaluated, stopped = pupil["evaluated"], pupil["stopped"]
     return {
-        **{name: int(pupil[name]) for name in ("seed", "steps", "iterations", "rows")},
+        **{name: _count(pupil[name]) for name in ("seed", "steps", "iterations", "rows")},
         "evaluated": None if evaluated is None else float(evaluated),
-        "stopped": None if stopped is None else str(stopped),
+        "stopped": None if stopped is None else printable(stopped)[:_LONGEST],
     }
+
+
+def _count(value: Any) -> int:
+    if not (is_whole(value) and 0 <= value < _MOST):
+        raise ValueError("this counts nothing")
+    return value
 
 
 def _misfit(folder: RunFolder) -> UserError:

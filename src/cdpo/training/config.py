@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from cdpo.errors import UserError
+from cdpo.errors import UserError, shown
 from cdpo.files import damaged, quoted
 from cdpo.runs import METRICS, RunFolder, hardware, versions
 from cdpo.tasks import Task, find_task
@@ -59,7 +59,7 @@ def settings_of(folder: RunFolder) -> Settings:
     """Of a training run."""
     config = folder.config
     if config.get("kind") != "train":
-        raise UserError(f"{quoted(folder.path)} is a run of kind {config.get('kind')!r}, not of training")
+        raise UserError(f"{quoted(folder.path)} is a run of kind {shown(config.get('kind'))}, not of training")
     return Settings.from_json(config.get("settings"))
 
 
@@ -95,7 +95,7 @@ def is_done(folder: RunFolder) -> bool:
     returns, stopped = (folder.summary.get(name) for name in ("returns", "stopped"))
     if not isinstance(returns, list) or not isinstance(stopped, dict) or len(stopped) == len(returns):
         return True
-    return max(len(each) for each in returns if isinstance(each, list)) > episodes_of(folder)
+    return max((len(each) for each in returns if isinstance(each, list)), default=0) > episodes_of(folder)
 
 
 def task_of(folder: RunFolder, named: Any = None, env_timeout: float | None = None) -> Task:

@@ -27,6 +27,7 @@ from cdpo.training.collect import Life, training_life
 from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
 from cdpo.training.pupils import BAD, Pupil, bad_function, enrolled, examined, live
 from cdpo.training.settings import LoopSettings, Settings
+from cdpo.training.sizes import check_size
 
 Record = dict[str, Any]
 
@@ -65,6 +66,8 @@ class Trainer:
         """Untrained, before episode 0. With settings for each seed, these may differ in numbers that are no shapes."""
         self.task = task
         each = [settings] * len(seeds) if isinstance(settings, Settings) else list(settings)
+        for one in each:
+            check_size(one, task)
         self.settings = each[0]
         self.episode = 0  # the next one
         self._learn = over_lanes(lambda agent, *rest: agent.learn(*rest))

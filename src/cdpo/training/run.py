@@ -54,8 +54,7 @@ class Journal:
         else:
             self._begin()
         self._logs = [Log(replay_path(folder, pupil.seed), trainer.row_width) for pupil in trainer.pupils]
-        folder.inside(EventWriter.NAME)
-        self._events = EventWriter(folder.path)
+        self._events = EventWriter(folder.inside(EventWriter.NAME).parent)
 
     @property
     def wall(self) -> float:

@@ -153,7 +153,7 @@ _OF_1 = {
     "log_weights": "log_kl_weights",
     "bounds": "value_range",
 }
-_PART_OF_1 = re.compile(r"\.(\w+)|\[(\d+)\]|\['(.*?)'\]")
+_PART_OF_1 = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']*)'\]")
 
 
 def _from_1(name: str) -> str:

@@ -35,7 +35,6 @@ from cdpo.solvers.trpo import TRPO, TRPOSettings
 from cdpo.solvers.values import CriticSettings
 from cdpo.tasks import Task
 from cdpo.told import MOST, changed
-from cdpo.training.sizes import check_size
 
 SolverName = Literal["dyna", "bptt", "mpc"]
 LearnerName = Literal["sac", "mpo", "ppo", "trpo", "actor-critic"]
@@ -112,7 +111,6 @@ class Settings:
 
     def agent(self, task: Task) -> Agent:
         """The agent that follows these settings; a UserError if it would be larger than any machine."""
-        check_size(self, task)
         discount = self.loop.discount
         if isinstance(self.rule, OffPolicy):
             learner = self._learner(self.rule.name)
