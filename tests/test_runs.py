@@ -259,7 +259,7 @@ def test_a_torn_file_gives_the_whole_records_and_goes_on(tmp_path):
 
 def test_damage_that_is_no_crash_is_named(tmp_path):
     run = RunFolder.create(tmp_path / "run", {})
-    path, lines = run.path / "metrics.jsonl", [sealed({"a": number}) for number in range(3)]
+    path, lines = run.path / "metrics.jsonl", [sealed({"a": number}, place=number) for number in range(3)]
     path.write_text(lines[0] + "nonsense\n")
     assert run.records() == [{"a": 0}]  # torn, as far as one can see
     run.write_summary({})
@@ -268,6 +268,27 @@ def test_damage_that_is_no_crash_is_named(tmp_path):
     path.write_text(lines[0] + "nonsense\n" + lines[2])
     with pytest.raises(UserError, match="line 2"):
         run.records()
+
+
+@pytest.mark.parametrize("damage", ["doubled", "lost", "exchanged", "cut"])
+def test_lines_that_are_whole_and_not_in_their_places_are_damage(tmp_path, damage):
+    run = RunFolder.create(tmp_path / "run", {})
+    run.extend([{"a": number} for number in range(3)])
+    run.write_summary({"b": 1})
+    assert run.summary == {"b": 1, "lines": 3}
+    path = run.path / "metrics.jsonl"
+    first, second, third = path.read_text().splitlines(keepends=True)
+    found = {
+        "doubled": first + second + third + first + second + third,
+        "lost": first + third,
+        "exchanged": second + first + third,
+        "cut": first + second,
+    }
+    path.write_text(found[damage])
+    with pytest.raises(UserError, match=r"metrics\.jsonl' is damaged"):
+        run.records()
+    path.write_text(first + second + third)
+    assert run.records() == [{"a": number} for number in range(3)]
 
 
 def test_appends_from_threads_are_all_there(tmp_path):

@@ -57,6 +57,7 @@ class RunFolder:
         self._lock: Lock | None = None
         self._held = contextlib.ExitStack()  # the lock, from the first of this process that writes to the last
         self._writers = 0
+        self._lines: int | None = None  # of metrics.jsonl, once they were counted by who writes
         self._turn = threading.Lock()  # of threads of this process
 
     @classmethod
@@ -140,7 +141,7 @@ class RunFolder:
             if self._writers == 0:
                 lock = Lock(self.path)
                 self._held.enter_context(lock.held(taking_over=taking_over))
-                self._lock = lock
+                self._lock, self._lines = lock, None
                 self._sweep()
             self._writers += 1
         try:
@@ -163,10 +164,18 @@ class RunFolder:
             write_atomic(self.inside(CONFIG), sealed(config, indent=2))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Writes `summary.json` as a whole."""
+        """Writes `summary.json` as a whole; it also tells how many lines `metrics.jsonl` has."""
         with self.writing():
             self.check_writing()
-            write_atomic(self.inside(SUMMARY), sealed(summary, indent=2))
+            lines = self._counted()
+            write_atomic(self.inside(SUMMARY), sealed(summary | ({"lines": lines} if lines else {}), indent=2))
+
+    def remove_summary(self) -> None:
+        """Of a run that goes on."""
+        with self.writing():
+            self.check_writing()
+            self.inside(SUMMARY).unlink(missing_ok=True)
+            sync_folder(self.path)
 
     def append(self, record: dict[str, Any]) -> None:
         """Adds one line to `metrics.jsonl`; it is on the disk when this returns."""
@@ -174,9 +183,10 @@ class RunFolder:
 
     def extend(self, records: Sequence[dict[str, Any]]) -> None:
         """Adds a line for each record to `metrics.jsonl`; they are on the disk when this returns."""
-        lines = "".join(map(sealed, records)).encode()
         with self.writing(), self._turn:
             self.check_writing()
+            first = self._counted()
+            lines = "".join(sealed(record, place=place) for place, record in enumerate(records, start=first)).encode()
             path = self.inside(METRICS)
             if not path.exists():
                 write_atomic(path, b"")
@@ -184,22 +194,25 @@ class RunFolder:
                 _cut_torn_line(file)
                 file.write(lines)
                 sync(file)
+            self._lines = first + len(records)
 
     def records(self) -> list[dict[str, Any]]:
         """Every record of `metrics.jsonl`, less a last line that a crash tore."""
         path = self.inside(METRICS)
         if not path.exists():
             return []
-        required, whole = self._is_sealed, self.finished
+        required, told = self._is_sealed, self.summary.get("lines", 0) if self.finished else None
         *lines, _torn = _read(path).split(b"\n")
         records = []
-        for number, line in enumerate(lines, start=1):
+        for place, line in enumerate(lines):
             try:
-                records.append(unsealed(line, required=required))
+                records.append(unsealed(line, required=required, place=place))
             except Unsealed as error:
-                if number == len(lines) and not whole:
+                if place == len(lines) - 1 and told is None:
                     break
-                raise damaged(path, f"line {number}: {error}") from error
+                raise damaged(path, f"line {place + 1}: {error}") from error
+        if isinstance(told, int) and len(records) < told:
+            raise damaged(path, f"it has {len(records)} of {told} lines")
         return records
 
     def set_aside(self, names: Sequence[tuple[str, ...]]) -> Path:
@@ -214,7 +227,15 @@ class RunFolder:
                 if old.exists():
                     (aside / Path(*place)).parent.mkdir(exist_ok=True)
                     os.rename(old, aside / Path(*place))
+            self._lines = None
             return aside
+
+    def _counted(self) -> int:
+        """Whole lines of `metrics.jsonl`. They are counted once: nobody else writes, and nothing is cut after that."""
+        if self._lines is None:
+            path = self.inside(METRICS)
+            self._lines = _read(path).count(b"\n") if path.exists() else 0
+        return self._lines
 
     @property
     def _is_sealed(self) -> bool:

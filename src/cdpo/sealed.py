@@ -1,7 +1,8 @@
 """JSON as the library keeps it: strict, and with a checksum of its own.
 
-The last entry of an object, `"crc32": "1a2b3c4d"`, is the CRC-32 of all bytes before it. Whoever edits a file on
-purpose writes null in its place, which stands for any contents; what an earlier version wrote has no such entry.
+The last entry of an object, `"crc32": "1a2b3c4d"`, is the CRC-32 of all bytes before it, begun with the object's place
+in its file: lines that were doubled, lost or exchanged are found as well. Whoever edits a file on purpose writes null
+there, which stands for any contents; what an earlier version wrote has no such entry.
 """
 
 import json
@@ -20,16 +21,16 @@ class Unsealed(ValueError):
     """What is no JSON object, or not the one that was written."""
 
 
-def sealed(value: dict[str, Any], indent: int | None = None) -> str:
+def sealed(value: dict[str, Any], indent: int | None = None, *, place: int = 0) -> str:
     """An object as JSON with its checksum and a final newline: arrays as lists, NaN and the infinities as null."""
     text = json.dumps({**_plain(value), _ENTRY: None}, indent=indent, allow_nan=False) + "\n"  # all ASCII
     seal = _seal(text.encode())
     assert seal is not None
     head, _, tail = text.rpartition("null")
-    return f'{head}"{zlib.crc32(text[: seal.start()].encode()):08x}"{tail}'
+    return f'{head}"{zlib.crc32(text[: seal.start()].encode(), place):08x}"{tail}'
 
 
-def unsealed(data: bytes, *, required: bool) -> dict[str, Any]:
+def unsealed(data: bytes, *, required: bool, place: int = 0) -> dict[str, Any]:
     """The object without its checksum; a ValueError for anything that `sealed` did not write.
 
     If a checksum is not `required`, as of earlier versions, there may be none; one that is there has to be right.
@@ -37,7 +38,7 @@ def unsealed(data: bytes, *, required: bool) -> dict[str, Any]:
     seal = _seal(data)
     if seal is None and required:
         raise Unsealed("it has no checksum")
-    if seal is not None and seal[1] is not None and int(seal[1], 16) != zlib.crc32(data[: seal.start()]):
+    if seal is not None and seal[1] is not None and int(seal[1], 16) != zlib.crc32(data[: seal.start()], place):
         raise Unsealed("its checksum does not match; if you edited it yourself, write null for its crc32")
     try:
         value = json.loads(data, parse_float=_finite, parse_constant=_finite)

@@ -143,6 +143,7 @@ class Journal:
 
     def _go_on(self) -> None:
         found = go_on(self.folder, self.trainer)
+        self.folder.remove_summary()  # of before
         for pupil in found.pupils:
             path = replay_path(self.folder, pupil["seed"])
             if pupil["rows"] or path.exists():
