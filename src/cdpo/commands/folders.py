@@ -21,7 +21,6 @@ from cdpo.report import write_report
 from cdpo.report.tables import line
 from cdpo.runs import RunFolder
 from cdpo.terminal import printable
-from cdpo.training.run import set_aside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +59,7 @@ class Resume:
             cells = Tabular.from_json(config).cells()
         except UserError as error:
             raise UserError(f"{str(self.folder)!r} cannot go on: {error}") from error
-        with folder.writing():
-            if self.restart:
-                say(f"set aside in {str(set_aside(folder))!r}")
-            finish_tabular(folder, cells)
+        finish_tabular(folder, cells, restart=self.restart)
         return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cdpo.cells import complete
-from cdpo.commands.base import aligned, explained
+from cdpo.commands.base import aligned, explained, say
 from cdpo.errors import UserError, shown, unknown
 from cdpo.progress import Progress
 from cdpo.report import write_figures
@@ -23,6 +23,7 @@ from cdpo.tabular.simulation import check_counts
 from cdpo.tabular.study import Cell, default_steps, find_agents, find_environment, shape_of
 from cdpo.terminal import printable
 from cdpo.told import LARGEST, MOST, changed
+from cdpo.training.run import set_aside
 
 _MOST_DRAWN = 2**27  # entries of the tables of all models that an agent draws at once, for one seed
 _NAMED = ("env", "agents", "seeds", "seed", "steps")  # settings that stand for themselves in config.json
@@ -131,11 +132,13 @@ class Tabular:
             raise UserError("the settings of the run cannot be read; run it again elsewhere") from error
 
 
-def finish_tabular(folder: RunFolder, cells: list[Cell]) -> None:
-    """Run the cells that the folder lacks, then write its summary and show the results."""
+def finish_tabular(folder: RunFolder, cells: list[Cell], *, restart: bool = False) -> None:
+    """Run the cells that the folder lacks, or all of them anew, then write its summary and show the results."""
     began = time.monotonic()
     go_on = explained(f"cdpo resume {shlex.quote(str(folder.path))}")
     with go_on, folder.writing(), Progress() as progress:
+        if restart:
+            say(f"set aside in {str(set_aside(folder))!r}")
         results = complete(folder, cells, progress.task)
         summary = {"results": results, "versions": versions(), "hardware": hardware()}
         folder.write_summary({**summary, "wall_s": round(time.monotonic() - began, 2)})

@@ -141,7 +141,9 @@ class Train:
         config = run_config(task, self.task, settings, self.preset, seeds, self.episodes, self.env_timeout)
         trainer = Trainer(task, settings, seeds)  # before the folder: settings that do not fit the task leave none
         folder = RunFolder.create(out, {"command": shlex.join(["cdpo", *words]), **config})
-        return _train(folder, trainer, self.episodes)
+        with explained(_go_on(folder)):
+            summary = _train(folder, trainer, self.episodes)
+        return _tell(folder, summary)
 
     def _preset(self) -> Settings:
         return preset(self.preset, self._task(), self._rule().name, self.learner)
@@ -173,7 +175,7 @@ def resume_training(
     if done and not more and not restart:
         raise UserError(f"{where} has finished; to go on: {_go_on(folder)} --episodes MORE")
     task = task_of(folder, named, env_timeout)
-    with folder.writing():
+    with explained(_go_on(folder)), folder.writing():
         if folder.config != config:
             raise UserError(f"{where} was told something else meanwhile; try again")
         trainer = Trainer(task, settings, seeds)
@@ -182,18 +184,25 @@ def resume_training(
         if more:
             # Kept before anything is run: interrupted again, the run knows how far it was to go.
             folder.write_config({**config, "episodes": episodes + more})
-        return _train(folder, trainer, episodes + more)
+        summary = _train(folder, trainer, episodes + more)
+    return _tell(folder, summary)
 
 
-def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> int | None:
+def _train(folder: RunFolder, trainer: Trainer, episodes: int) -> dict[str, Any]:
+    """To the end of the run; its summary."""
     warn_if_short(trainer.settings, trainer.task, len(trainer.pupils), episodes)
     label = f"{trainer.task.name}, {trainer.settings.rule.name}"
-    with explained(_go_on(folder)), Progress() as progress, journal(folder, trainer) as kept:
+    with Progress() as progress, journal(folder, trainer) as kept:
         bar = progress.task(label, episodes + 1)
         bar.advance(trainer.episode)
         summary = train(kept, episodes, lambda records: bar.advance(note=returns_note(records)))
         bar.done()
         write_figures(folder)
+    return summary
+
+
+def _tell(folder: RunFolder, summary: dict[str, Any]) -> int | None:
+    """What came out; the exit code, if a seed was stopped."""
     print(_table(summary))
     print(printable(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}"))
     for seed, reason in summary["stopped"].items():
