@@ -123,6 +123,13 @@ class RunFolder:
         """The folder of figures, which is made when first asked for."""
         return self.folder("figures")
 
+    def file(self, *names: str) -> Path:
+        """The path of a file in this folder, there already or not."""
+        path = self.inside(*names)
+        if path.is_dir():
+            raise UserError(f"{quoted(path)} is a folder where a file belongs; move it elsewhere")
+        return path
+
     def folder(self, name: str) -> Path:
         """A folder in this one, which is made when first asked for."""
         path = self.inside(name)
@@ -161,20 +168,20 @@ class RunFolder:
         """Writes another `config.json`, of the same format."""
         with self.writing():
             self.check_writing()
-            write_atomic(self.inside(CONFIG), sealed(config, indent=2))
+            write_atomic(self.file(CONFIG), sealed(config, indent=2))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes `summary.json` as a whole; it also tells how many lines `metrics.jsonl` has."""
         with self.writing():
             self.check_writing()
             lines = self._counted()
-            write_atomic(self.inside(SUMMARY), sealed(summary | ({"lines": lines} if lines else {}), indent=2))
+            write_atomic(self.file(SUMMARY), sealed(summary | ({"lines": lines} if lines else {}), indent=2))
 
     def remove_summary(self) -> None:
         """Of a run that goes on."""
         with self.writing():
             self.check_writing()
-            self.inside(SUMMARY).unlink(missing_ok=True)
+            self.file(SUMMARY).unlink(missing_ok=True)
             sync_folder(self.path)
 
     def append(self, record: dict[str, Any]) -> None:

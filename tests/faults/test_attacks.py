@@ -1,5 +1,6 @@
 """The attacks on run folders (tools/faults.py): a few trials of each, and that they find what they are there for."""
 
+import csv
 import importlib
 import os
 import random
@@ -147,3 +148,11 @@ def test_the_kept_totals_have_the_columns_that_are_written(faults):
     head, *rows = faults.TOTALS.read_text().splitlines()
     assert tuple(head.split(",")) == faults.COLUMNS
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d,[0-9a-f]{7,40},[a-z]+,\d+,\d+,\d+", row) for row in rows)
+
+
+def test_the_page_of_promises_tells_what_the_last_run_tried(faults):
+    last = {row["attack"]: row for row in csv.DictReader(faults.TOTALS.read_text().splitlines())}
+    page = (ROOT / "docs" / "promises.md").read_text()
+    for attack in faults.ATTACKS:
+        told = f"| {int(last[attack]['tried']):,} | {int(last[attack]['failed']):,} |"
+        assert re.search(rf"^\| {attack} \|.*{re.escape(told)}$", page, re.MULTILINE), attack

@@ -246,6 +246,19 @@ def test_a_pipe_is_refused_and_not_waited_for(cut, name):
     assert ended.code == MISTAKE and ended.in_one_line and "is not a regular file" in ended.err, ended
 
 
+PLACES = ("checkpoints/state.npz", "checkpoints/state-before.npz", "metrics.jsonl", "summary.json")
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(cut, name):
+    (cut / name).unlink(missing_ok=True)
+    (cut / name).mkdir()
+    before = contents(cut)
+    ended = world.resume(cut)
+    assert ended.code == MISTAKE and ended.in_one_line and "is a folder" in ended.err, ended
+    assert contents(cut) == before
+
+
 def test_a_file_with_a_second_name_is_not_changed_in_place(cut, tmp_path):
     os.link(cut / "metrics.jsonl", tmp_path / "backup")
     before = (tmp_path / "backup").read_bytes()

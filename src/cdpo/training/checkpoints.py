@@ -59,12 +59,13 @@ class Checkpoint:
 
 def has_state(folder: RunFolder) -> bool:
     """Whether there is a checkpoint that a run could go on from."""
-    return any(folder.inside(FOLDER, name).exists() for name in (STATE, BEFORE))
+    found = [folder.file(FOLDER, name).exists() for name in (STATE, BEFORE)]  # both are looked at, before work begins
+    return any(found)
 
 
 def replay_path(folder: RunFolder, seed: int) -> Path:
     """Of a seed's transitions."""
-    return folder.inside(FOLDER, f"replay-{seed}.bin")
+    return folder.file(FOLDER, f"replay-{seed}.bin")
 
 
 def newest(folder: RunFolder, read: Callable[[Checkpoint], Read]) -> Read:
@@ -72,7 +73,7 @@ def newest(folder: RunFolder, read: Callable[[Checkpoint], Read]) -> Read:
     try:
         return read(read_state(folder, STATE))
     except Damaged as error:
-        if not folder.inside(FOLDER, BEFORE).exists():
+        if not folder.file(FOLDER, BEFORE).exists():
             raise
         try:
             found = read(read_state(folder, BEFORE))

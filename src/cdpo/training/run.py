@@ -134,8 +134,8 @@ class Journal:
                 for p, count in zip(trainer.pupils, rows, strict=True)
             ],
         }
-        before = self.folder.inside(FOLDER, BEFORE) if self._good == STATE else None
-        path = self.folder.inside(FOLDER, STATE)
+        before = self.folder.file(FOLDER, BEFORE) if self._good == STATE else None
+        path = self.folder.file(FOLDER, STATE)
         save_arrays(path, flatten(trainer.minds(), names), meta, before=before)
         self._good = STATE
         self._saved = time.monotonic()
