@@ -322,7 +322,7 @@ def test_the_buffer_grows_without_a_trace(drift, tiny, monkeypatch):
     assert tight.chunks[0].replay.capacity > 16
     np.testing.assert_array_equal(roomy.rows()[0][:3], tight.rows()[0][:3])
     size = len(tight.rows()[0])
-    assert tight.chunks[0].replay.capacity == tight._capacity(size)
+    assert tight.chunks[0].replay.capacity == loop.capacity_for(drift, size)
 
 
 def test_a_restored_trainer_stands_where_the_other_stood(drift, tiny):
