@@ -69,7 +69,7 @@ MISTAKES = {
         "damage",
         "import re, cdpo.runs\nreal = cdpo.runs.unsealed\n"
         "bare = lambda data: re.sub(rb': \"[0-9a-f]{8}\"', b': null', data)\n"
-        "cdpo.runs.unsealed = lambda data, required: real(bare(data), required=required)",
+        "cdpo.runs.unsealed = lambda data, **how: real(bare(data), **how)",
     ),
 }
 

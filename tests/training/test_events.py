@@ -106,10 +106,16 @@ def test_crc32c_by_two_ways():
 
 
 def test_a_file_begins_with_its_version(tmp_path):
-    with closing(EventWriter(tmp_path / "a" / "b", wall_time=lambda: 12.5)):
+    with closing(EventWriter(tmp_path, wall_time=lambda: 12.5)):
         pass
-    assert events(tmp_path / "a" / "b") == [{"wall_time": 12.5, "version": b"brain.Event:2"}]
+    assert events(tmp_path) == [{"wall_time": 12.5, "version": b"brain.Event:2"}]
     assert "tfevents" in EventWriter.NAME  # by which TensorBoard knows such a file
+
+
+def test_a_folder_that_went_away_is_not_made_anew(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        EventWriter(tmp_path / "gone")
+    assert not (tmp_path / "gone").exists()
 
 
 def test_scalars_are_written_with_their_step_and_time(tmp_path):

@@ -29,7 +29,6 @@ class EventWriter:
     def __init__(self, folder: str | Path, *, wall_time: Callable[[], float] = time.time) -> None:
         self.path = Path(folder) / self.NAME
         self._wall_time = wall_time
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists() or self.path.stat().st_size == 0:
             write_atomic(self.path, _record(_double(1, wall_time()) + _block(3, _VERSION)))
         self._file = open_saved(self.path, "ab")  # it stays open until `close`
