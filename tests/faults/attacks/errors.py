@@ -12,6 +12,7 @@ from attacks.base import FAULT, MISTAKE, Child
 from attacks.calls import Call, Calls, crash, fail
 from attacks.crashes import count_calls
 from attacks.world import WORDS, World, resume, train, work
+from cdpo.runs import RunFolder
 
 REFUSED = ("ENOSPC", "EIO", "EDQUOT", "EMFILE", "EROFS", "EPIPE")
 
@@ -51,8 +52,12 @@ class Errors:
         # What cannot be opened or made at all may be the user's mistake: a folder of somebody else's.
         if ended.code and not (ended.in_one_line and ended.code in (FAULT, MISTAKE)):
             return f"{what}: {ended}"
-        # Some errors do no harm.
-        wrong = self.world.finished(run) if ended.code else self.world.difference(run)
+        if ended.code:
+            wrong = self.world.finished(run)
+        else:  # some errors do no harm; if what was half-written could not be removed, the next who writes does it
+            with RunFolder(run).writing():
+                pass
+            wrong = self.world.difference(run)
         return f"{what}: {wrong}" if wrong else None
 
     def _without_output(self, run: Path) -> str | None:
