@@ -28,6 +28,16 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
+@pytest.fixture(autouse=True)
+def heeded():
+    """Signals as a terminal has them: what runs in the background may have been told to ignore some."""
+    usual = dict.fromkeys(signals.ENDING, signal.SIG_DFL) | {signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     """A run that has finished."""
