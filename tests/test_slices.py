@@ -31,6 +31,22 @@ def test_beyond_those_whose_turn_it_is_they_are_the_commits_own():
     assert first & other >= {test for test, (turn, _) in TIMED.items() if turn == 3}
 
 
+WORKER = """
+import slices
+timed = {f"tests/test_{n}.py::test": (n == 0, 0.1 + n / 7) for n in range(60)}
+budget = sum(took for _, took in timed.values())  # for the last one it is just enough, or not
+print(sorted(slices.chosen(timed, "0", 0, budget, timed)))
+"""
+
+
+def test_every_worker_chooses_the_same():
+    def choice(seed):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT / "tools")}
+        return subprocess.run([sys.executable, "-c", WORKER], env=environment, capture_output=True, check=True).stdout
+
+    assert len({choice(seed) for seed in range(12)}) == 1
+
+
 def test_ten_landings_see_every_test_and_those_that_nobody_has_timed_yet():
     tests = [*TIMED, *NEW]
     budget = seconds(TIMED) / slices.TURNS + 7 + len(NEW) * slices.UNKNOWN

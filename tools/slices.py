@@ -7,6 +7,7 @@ is drawn by the commit's hash.
 
 import hashlib
 import json
+import math
 import subprocess
 from collections.abc import Collection, Mapping
 from datetime import date
@@ -59,7 +60,7 @@ def chosen(tests: Collection[str], commit: str, turn: int, budget: float, durati
     """
     cost = {test: durations[test][1] if test in durations else UNKNOWN for test in tests}
     taken = {test for test in tests if (durations[test][0] if test in durations else _turn(test)) == turn}
-    budget -= sum(cost[test] for test in taken)
+    budget -= math.fsum(cost[test] for test in taken)  # the same in whatever order: each worker chooses for itself
     if budget < 0:
         raise ValueError(f"tests whose turn it is take {-budget:.0f} s too long; run: make durations")
     for test in sorted(set(tests) - taken, key=lambda test: (test in durations, _hash(f"{commit} {test}"))):
