@@ -157,32 +157,37 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(tmp_path, tiny_words,
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "pickle", "gone log", "other shapes"])
-def test_a_damaged_checkpoint_is_one_line_and_nothing_is_lost(tmp_path, child, whole, edited, damage):
+def test_if_no_checkpoint_is_whole_that_is_one_line_and_nothing_is_lost(tmp_path, child, whole, edited, damage):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     (folder / "summary.json").unlink()
-    path = folder / "checkpoints" / "state.npz"
-    data = bytearray(path.read_bytes())
+    for path in (folder / "checkpoints" / name for name in ("state.npz", "state-before.npz")):
+        data = bytearray(path.read_bytes())
+        match damage:
+            case "truncated":
+                path.write_bytes(data[: len(data) // 2])
+            case "flipped":
+                middle = len(data) // 2
+                data[middle : middle + 100] = bytes(byte ^ 1 for byte in data[middle : middle + 100])
+                path.write_bytes(data)
+            case "pickle":
+                path.write_bytes(b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.")
     match damage:
-        case "truncated":
-            path.write_bytes(data[: len(data) // 2])
-        case "flipped":
-            middle = len(data) // 2
-            data[middle : middle + 100] = bytes(byte ^ 1 for byte in data[middle : middle + 100])
-            path.write_bytes(data)
-        case "pickle":
-            path.write_bytes(b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.")
         case "gone log":
             (folder / "checkpoints" / "replay-1.bin").unlink()
         case "other shapes":
             config = json.loads((folder / "config.json").read_text())
             config["settings"]["sac"]["hidden"] = [9]
             edited(folder / "config.json", **config)
-    before = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+    def contents():
+        return {each: each.read_bytes() for each in folder.rglob("*") if each.is_file() and each.name != ".lock"}
+
+    before = contents()
     result = child("resume", str(folder))
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
-    assert {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()} == before
+    assert contents() == before
 
 
 def test_evaluate_reads_the_policies_and_prints_json(child, whole):
