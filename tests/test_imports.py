@@ -1,6 +1,7 @@
 """Imports go one way: whoever imports another, also inside a function, is never imported by it in turn."""
 
 import ast
+import importlib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -71,3 +72,15 @@ def test_a_circle_would_be_found(tmp_path, late):
     modules, rooms = graphs(tmp_path)
     assert set(circle(modules)) == {"cdpo.cli", "cdpo.commands.each"}
     assert set(circle(rooms)) == {"cdpo.cli", "cdpo.commands"}
+
+
+PROGRAMS = sorted([*(SRC.parent / "tools").glob("*.py"), *(SRC.parent / "benchmarks").glob("*.py")])
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_programs_outside_the_package_import_what_there_is(program):
+    for node in ast.walk(ast.parse(program.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "cdpo":
+            home = importlib.import_module(str(node.module))
+            for each in node.names:
+                assert hasattr(home, each.name) or f"{node.module}.{each.name}" in modules(SRC), each.name

@@ -31,12 +31,12 @@ from cdpo.report.figures import csv_bytes
 from cdpo.runs import RunFolder, keep_programs
 from cdpo.solvers.base import Starts
 from cdpo.solvers.policy import HostPolicy, Policy
+from cdpo.training.checkpoints import go_on
 from cdpo.training.collect import evaluation, initial_states
-from cdpo.training.config import seed_numbers, settings_of, task_of
+from cdpo.training.config import seeds_of, settings_of, task_of
 from cdpo.training.lanes import over_lanes, stack
 from cdpo.training.loop import Trainer
 from cdpo.training.presets import preset
-from cdpo.training.run import read_checkpoint
 
 _EPISODES = 2  # by which a policy is judged in the world
 _TOLD = ("value_last", "value_q", "value_pi", "improvement_pi", "kl_spent")
@@ -58,9 +58,9 @@ class Watched(CDPO):
 def measure(run: Path, trial: str, changes: dict[str, Any], seeds: list[int], iterations: int) -> list[dict[str, Any]]:
     """A line for each seed and iteration."""
     folder = RunFolder.open(run)
-    task, theirs = task_of(folder), seed_numbers(folder.config["seeds"], folder.config["seed"])
+    task, theirs = task_of(folder), seeds_of(folder)
     collected = Trainer(task, settings_of(folder), theirs)
-    read_checkpoint(folder, collected)
+    go_on(folder, collected)
     rows = collected.rows()[0]
     settings = preset("default", task, "cdpo").changed(**changes)
     rule = {field.name: getattr(settings.rule, field.name) for field in fields(settings.rule)}

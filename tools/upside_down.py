@@ -18,9 +18,9 @@ from cdpo.errors import UserError
 from cdpo.files import write_atomic
 from cdpo.report.figures import csv_bytes
 from cdpo.runs import RunFolder
-from cdpo.training.config import seed_numbers, settings_of, task_of
+from cdpo.training.checkpoints import go_on
+from cdpo.training.config import seeds_of, settings_of, task_of
 from cdpo.training.loop import Trainer
-from cdpo.training.run import read_checkpoint
 
 TASK = "half-cheetah"
 _PITCH = 2  # among its observations
@@ -29,11 +29,11 @@ _PITCH = 2  # among its observations
 def measure(run: Path, label: str) -> list[dict[str, Any]]:
     """A line for each seed and episode."""
     folder = RunFolder.open(run)
-    task, seeds = task_of(folder), seed_numbers(folder.config["seeds"], folder.config["seed"])
+    task, seeds = task_of(folder), seeds_of(folder)
     if task.name != TASK:
         raise UserError(f"{str(run)!r} is of {task.name}; only a {TASK} has a back to lie on")
     trainer = Trainer(task, settings_of(folder), seeds)
-    read_checkpoint(folder, trainer)
+    go_on(folder, trainer)
     lines = []
     for seed, rows in zip(seeds, trainer.rows(), strict=True):
         lived = rows.reshape(-1, task.horizon, rows.shape[-1])  # its episodes do not end before their time
