@@ -203,22 +203,22 @@ class RunFolder:
                 sync(file)
             self._lines = first + len(records)
 
-    def records(self) -> list[dict[str, Any]]:
-        """Every record of `metrics.jsonl`, less a last line that a crash tore."""
+    def records(self, size: int | None = None) -> list[dict[str, Any]]:
+        """Every record of `metrics.jsonl`, less a last line that a crash tore; or of its first `size` bytes."""
         path = self.inside(METRICS)
         if not path.exists():
             return []
         required, told = self._is_sealed, self.summary.get("lines", 0) if self.finished else None
-        *lines, _torn = _read(path).split(b"\n")
+        *lines, _torn = _read(path)[:size].split(b"\n")
         records = []
         for place, line in enumerate(lines):
             try:
                 records.append(unsealed(line, required=required, place=place))
             except Unsealed as error:
-                if place == len(lines) - 1 and told is None:
+                if place == len(lines) - 1 and told is None and size is None:
                     break
                 raise damaged(path, f"line {place + 1}: {error}") from error
-        if isinstance(told, int) and len(records) < told:
+        if isinstance(told, int) and size is None and len(records) < told:
             raise damaged(path, f"it has {len(records)} of {told} lines")
         return records
 

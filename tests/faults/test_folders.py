@@ -160,6 +160,17 @@ def test_a_folder_that_cannot_be_locked_says_so_and_is_written(run, monkeypatch)
 # Nothing is removed
 
 
+def test_a_run_whose_metrics_are_damaged_is_refused_before_anything_is_changed(run):
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"seed": 1', '"seed": 7', 1))
+    before = contents(run)
+    ended = world.resume(run, 2)
+    assert ended.code == MISTAKE and ended.in_one_line and "line 2: its checksum does not match" in ended.err
+    assert {name: data for name, data in contents(run).items() if name.name != "config.json"} == {
+        name: data for name, data in before.items() if name.name != "config.json"
+    }  # which says already what was asked for
+
+
 def test_resume_without_a_checkpoint_removes_nothing_and_says_what_is_missing(run):
     for name in ("state.npz", "state-before.npz"):
         (run / "checkpoints" / name).unlink()

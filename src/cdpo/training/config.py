@@ -79,9 +79,9 @@ def episodes_of(folder: RunFolder) -> int:
     return episodes
 
 
-def records_of(folder: RunFolder) -> list[dict[str, Any]]:
-    """What a training run measured, a record for each seed and episode."""
-    records = folder.records()
+def records_of(folder: RunFolder, size: int | None = None) -> list[dict[str, Any]]:
+    """What a training run measured, a record for each seed and episode; or the first `size` bytes of it."""
+    records = folder.records(size)
     for number, record in enumerate(records, start=1):
         if not all(is_whole(record.get(name)) for name in ("seed", "episode")):
             raise damaged(folder.inside(METRICS), f"line {number} has no seed and episode")

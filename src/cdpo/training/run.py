@@ -143,6 +143,9 @@ class Journal:
 
     def _go_on(self) -> None:
         found = go_on(self.folder, self.trainer)
+        records_of(
+            self.folder, found.metrics
+        )  # what is damaged is told before anything is changed
         self.folder.remove_summary()  # of before
         for pupil in found.pupils:
             path = replay_path(self.folder, pupil["seed"])
@@ -150,7 +153,6 @@ class Journal:
                 Log.cut(path, pupil["rows"])
         cut_file(self.folder.inside(METRICS), found.metrics)
         cut_file(self.folder.inside(EventWriter.NAME), found.events)
-        records_of(self.folder)  # what is damaged is told now, and not when the run has ended
         self._good = found.name
         self._wall = found.wall
         self._written = self._kept = self.trainer.episode
