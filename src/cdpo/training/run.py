@@ -143,9 +143,7 @@ class Journal:
 
     def _go_on(self) -> None:
         found = go_on(self.folder, self.trainer)
-        records_of(
-            self.folder, found.metrics
-        )  # what is damaged is told before anything is changed
+        records_of(self.folder, found.metrics)  # what is damaged is told before anything is changed
         self.folder.remove_summary()  # of before
         for pupil in found.pupils:
             path = replay_path(self.folder, pupil["seed"])
