@@ -135,7 +135,10 @@ def test_probabilities_of_improvement_are_those_of_final_evaluations(records):
     for (task, first, second), row in rows.items():
         other = rows[task, second, first]
         assert row["probability"] + other["probability"] == pytest.approx(1)
-        assert row["low"] + other["high"] == pytest.approx(1)
+        if task == "inverted-pendulum":  # of one agent there is a single seed
+            assert row["low"] is row["high"] is None
+        else:
+            assert row["low"] + other["high"] == pytest.approx(1)
 
 
 def test_a_comparison_is_drawn_and_its_tables_are_the_records(tmp_path, records, rows):

@@ -18,8 +18,9 @@ from cdpo.report import (
     write_figures,
     write_report,
 )
+from cdpo.report.markup import number
 from cdpo.runs import RunFolder
-from cdpo.statistics import bootstrap_band
+from cdpo.statistics import mean_band
 
 HOSTILE = """_<script>alert("x")</script> & $x_{ 'y' 漢\n</style></svg>"""
 
@@ -121,8 +122,8 @@ def test_a_page_says_what_was_run_and_what_came_out(tmp_path):
     ledger = {"updates": 11, "lost_share": 0.31, "mean_loss": 0.0125}
     records = [record(ledger=ledger), record("psrl"), record("psrl", size=None, env="mine.json", seeds=[7])]
     parsed = Parsed(build_page([make_run(tmp_path / "run", records, command="cdpo tabular --env chain")]))
-    low, high = bootstrap_band(np.array([0.1, 0.2, 0.6]))
-    results = ["CDPO", f"0.300 [{low:#.3g}, {high:#.3g}]", "4.00", "9.00", "33.3%", "31%", "0.0125"]
+    _, low, high = mean_band(np.array([0.1, 0.2, 0.6]))
+    results = ["CDPO", f"0.300 [{number(low)}, {number(high)}]", "4.00", "9.00", "33.3%", "31%", "0.0125"]
     assert parsed.cells[8:15] == results
     assert parsed.cells[15:22] == ["PSRL", *results[1:5], "–", "–"]
     for words in ("cdpo tabular --env chain", "chain, size 8", "mine.json", "4 (0 to 7)", "100", "1.2.3", "12.3 s"):
@@ -292,3 +293,11 @@ def test_every_seed_has_a_row():
     assert rows[1] == {"env": "chain", "size": 3, "agent": "cdpo", "label": "eta 0", "seed": 5} | dict.fromkeys(
         regrets, 2.0
     )
+
+
+def test_the_interval_of_two_seeds_does_not_press_the_lines_flat():
+    wide = {"steps": [50, 100], "mean": [3.0, 4.0], "low": [-90.0, 3.5], "high": [4.0, 95.0]}
+    low, high = regret_curves([record(curve=wide)]).axes[0].get_ylim()
+    assert low == 0.0 and 4.0 < high <= 6.0
+    low, high = regret_curves([record()]).axes[0].get_ylim()
+    assert low <= 2.0 and high >= 5.0  # the usual one is seen as a whole

@@ -13,6 +13,7 @@ from scipy.stats import trim_mean
 from cdpo.dynamics.calibration import LEVELS
 from cdpo.errors import UserError
 from cdpo.report import build_page, figures, style, tables, training, write_figures, write_report
+from cdpo.report.markup import number
 from cdpo.report.training.pictures import PICTURES, rows_of
 from cdpo.report.training.run import Run, lost_share
 from cdpo.runs import RunFolder
@@ -117,9 +118,9 @@ def test_the_table_of_seeds_holds_what_one_computes_by_hand(tmp_path):
     assert cells[:7] == [*columns, "iterations that lost return"]
     assert cells[7:14] == ["0", "30.0", "40.0", "1,000", "50.0 s", "25%", "33.3%"]
     assert cells[14:21] == ["1", "7.00", "8.00", "1,000", "50.0 s", "0%", "0%"]
-    assert cells[21:23] == ["mean", f"18.5 [{mean.low:#.3g}, {mean.high:.1f}]"]
+    assert cells[21:23] == ["mean", f"18.5 [{number(mean.low)}, {number(mean.high)}]"]
     assert cells[23].startswith("24.0 [") and cells[24:28] == ["", "", "12.5%", "16.7%"]
-    assert cells[28:30] == ["interquartile mean", f"18.5 [{middle.low:#.3g}, {middle.high:.1f}]"]
+    assert cells[28:30] == ["interquartile mean", f"18.5 [{number(middle.low)}, {number(middle.high)}]"]
     assert "final evaluation 18.5" in parsed.text and "5.3 min" in parsed.text
 
 
@@ -331,7 +332,7 @@ def test_runs_of_one_task_are_compared(tmp_path):
     assert "Some went further than others" in comparison and "Some of the runs are not finished" in comparison
     assert "hopper" not in comparison
     found = tables.interquartile([1.5, 3.5])
-    interval = f"2.50 [{found.low:#.3g}, {found.high:#.3g}]"
+    interval = f"2.50 [{number(found.low)}, {number(found.high)}]"
     assert parsed.cells[6:9] == ["pendulum-swingup", "CDPO (a)", interval]
     assert parsed.cells[10:13] == ["3.00", "2", "600"]
     assert parsed.cells[13:15] == ["CDPO (b), not finished", "2.00"]

@@ -239,12 +239,24 @@ def dress(axes: Axes, title: str, x: str, y: str, *, zero: bool = True) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(axis="x", visible=False)
+    _shown(axes)
     if zero:
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, 0.0), max(high, 0.0))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+
+
+def _shown(axes: Axes) -> None:
+    """Of bands no more than twice what the lines span: an interval of two seeds is far wider than they are apart."""
+    each = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
+    values = np.concatenate([*each, np.zeros(0)])
+    values = values[np.isfinite(values)]
+    span = np.ptp(values) if len(values) else 0.0
+    if span > 0 and len(axes.collections):
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, values.min() - 2 * span), min(high, values.max() + 2 * span))
 
 
 def _ticks(sizes: set[int]) -> list[int]:

@@ -41,7 +41,7 @@ class Curve:
 
     @cached_property
     def _spread(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        # When it is asked for: of a long run only some points are drawn, and an interval is 2000 draws at each.
+        # When it is asked for: of a long run only some points are drawn, and bands are of what is shown.
         return spread(self.each, self.band)
 
     @property

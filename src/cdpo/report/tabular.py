@@ -19,7 +19,7 @@ _CURVE = ("steps", "mean", "low", "high")
 _LEDGER = ("lost_share", "mean_loss")
 
 NOTES = (
-    "Means are over seeds, with 95% bootstrap intervals in brackets; lower is better everywhere. Regret is what the "
+    "Means are over seeds, with 95% intervals (Student's) in brackets; lower is better everywhere. Regret is what the "
     "oracle earned with the same seed less what the agent earned; normalised regret is its share of what the oracle "
     "earned. Expected regret takes the optimal average reward less the mean rewards of the transitions taken; value "
     "regret sums the value that each policy loses from the start. A seed is stuck if the second half of its run still "
@@ -115,7 +115,7 @@ def _figures(found: Sequence[Record]) -> Markup:
         card(
             look,
             [inline(figure, f"cumulative regret over steps: {cell_label(cell)}") for cell, figure in curves],
-            "Cumulative regret: mean over seeds, and its 95% bootstrap interval as a band.",
+            "Cumulative regret: mean over seeds, and its 95% interval as a band.",
         )
     ]
     by_size = tables.sized(found)
@@ -128,7 +128,7 @@ def _figures(found: Sequence[Record]) -> Markup:
                     inline(figure, f"normalised regret over size: {env}")
                     for env, figure in zip(by_size, figures.normalised_panels(found), strict=True)
                 ],
-                "Normalised regret at the end of the run: mean over seeds with its 95% bootstrap interval.",
+                "Normalised regret at the end of the run: mean over seeds with its 95% interval.",
             )
         )
     return join(parts)

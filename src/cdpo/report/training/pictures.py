@@ -90,7 +90,7 @@ def _learning(run: Run) -> Picture | None:
     legend |= {"training episodes, mean": _TRAINING} if trained else {}
     stopped = " From where a seed stopped, the mean is over the others." if run.stopped else ""
     x = "episodes (their lengths differ between seeds)" if steps is None else "environment steps"
-    what = "the mean over seeds with its 95% bootstrap interval" if len(run.seeds) > 1 else "a single seed"
+    what = "the mean over seeds with its 95% interval" if len(run.seeds) > 1 else "a single seed"
     caption = f"Evaluation return of the deterministic policy: {what}.{stopped} "
     caption += "In grey the returns of the episodes from which it learns; the first act at random."
     panel = Panel(run.task, x, "return", lines, seeds=bool(evaluated))

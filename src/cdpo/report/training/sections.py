@@ -23,12 +23,12 @@ _LOST_NOTE = (
 NOTES = (
     "Of training runs: returns are not discounted, and higher is better. An evaluation is the mean return of several "
     "deterministic episodes; the final evaluation of a seed is the mean of its last three. The interquartile mean "
-    "leaves out the lowest and the highest quarter of the seeds; brackets and bands are 95% bootstrap intervals over "
-    "seeds. A seed that was stopped by bad numbers counts with the evaluations that it had. The first episodes act at "
-    "random. Seeds are trained side by side, and a seed's time is that of the run up to its last episode. Δ(t) is what "
-    "the referential update gained over the last policy, in discounted value and by the judgement of the reference "
-    "model; the realised change is that of the evaluation return. Errors and movements of models are root mean squares "
-    "in standard deviations of what is predicted."
+    "leaves out the lowest and the highest quarter of the seeds; brackets and bands are 95% intervals over seeds "
+    "(Student's). A seed that was stopped by bad numbers counts with the evaluations that it had. The first episodes "
+    "act at random. Seeds are trained side by side, and a seed's time is that of the run up to its last episode. Δ(t) "
+    "is what the referential update gained over the last policy, in discounted value and by the judgement of the "
+    "reference model; the realised change is that of the evaluation return. Errors and movements of models are root "
+    "mean squares in standard deviations of what is predicted."
 )
 
 
@@ -74,7 +74,7 @@ def comparison(folders: Mapping[str, RunFolder]) -> Markup:
         "Some went further than others, so that final evaluations do not compare like with like. " if uneven else "",
         "Some of the runs are not finished." if not all(run.finished for run in runs) else "",
     ]
-    caption = "Evaluation return: mean over seeds, and its 95% bootstrap interval as a band."
+    caption = "Evaluation return: mean over seeds, and its 95% interval as a band."
     return tag(
         "section",
         tag("h2", "Comparison"),
