@@ -122,3 +122,58 @@ def test_the_printed_change_of_measure_fails():
     kappa = np.sqrt(np.sum(rho_q**2 / rho_pi))
     assert rho_q @ error > 5 * kappa * (rho_pi @ error)
     assert rho_q @ error <= kappa * np.sqrt(rho_pi @ error**2) + 1e-12
+
+
+def test_the_printed_step_from_the_simulation_lemma_to_widths_lacks_a_factor():
+    """The paper's regret proof prints |V^f - V^f~| = gamma |E_rho~[(f - f~) V^f]| <= gamma E_rho~[L |f - f~|].
+
+    Of two places, 0 and 1, the second pays. One model moves there at once, the other never. rho~ is normalised, and the
+    printed right side has lost 1/(1 - gamma): with it both hold, and here they are equalities.
+    """
+    gamma, place = jnp.asarray(0.9), jnp.array([0.0, 1.0])
+    start, policy, reward = jnp.array([1.0, 0.0]), jnp.ones((2, 1)), jnp.array([[0.0], [1.0]])
+    moves = Model(jnp.array([[[0.0, 1.0]], [[0.0, 1.0]]]), reward)
+    stays = Model(jnp.array([[[1.0, 0.0]], [[0.0, 1.0]]]), reward)
+    values = evaluate(moves, policy, gamma)
+    difference = float(start @ (values - evaluate(stays, policy, gamma)))
+    visited = visitation(stays, policy, start, gamma)
+    through_lemma = gamma * visited @ ((moves.transition - stays.transition)[:, 0] @ values)
+    lipschitz = jnp.abs(values[1] - values[0])
+    widths = gamma * lipschitz * visited @ jnp.abs((moves.transition - stays.transition)[:, 0] @ place)
+    assert visited.sum() == pytest.approx(1.0)
+    assert [float(through_lemma), float(widths)] == pytest.approx([0.9, 0.9])
+    assert difference == pytest.approx(9.0) and difference > 5 * widths
+    assert difference == pytest.approx(float(through_lemma / (1 - gamma)))
+    assert difference == pytest.approx(float(widths / (1 - gamma)))
+
+
+@SEEDS
+def test_the_step_from_the_simulation_lemma_holds_with_the_factor(seed):
+    case = Case(seed)
+    model = Model(case.model.transition, case.truth.reward)  # the paper's models know the rewards
+    moved = jnp.sum((model.transition - case.truth.transition) * evaluate(model, case.pi, case.gamma), axis=-1)
+    through_lemma = case.gamma * jnp.sum(case.occupancy(case.truth, case.pi) * moved)
+    difference = case.j(model, case.pi) - case.j(case.truth, case.pi)
+    assert difference == pytest.approx(float(through_lemma / (1 - case.gamma)), rel=1e-9)
+    assert abs(difference) > 1.5 * abs(float(through_lemma))
+
+
+def test_widths_do_not_shrink_where_nothing_is_executed():
+    """The paper adds up the widths of what q_t and pi_{f_t} would visit, by a lemma about what was executed.
+
+    Two actions, a mean each, bounded by one; the first is always executed, q_t would take the second. What is
+    consistent with the data of the first says nothing of the second, so its width is the same in every iteration.
+    """
+    means = np.linspace(0, 1, 11)
+    models = np.array([(first, second) for first in means for second in means])
+    rng, beta, iterations, told = np.random.default_rng(0), 1.0, 400, []
+    widths = []
+    for _ in range(iterations):
+        fit = np.mean(told) if told else 0.5
+        # |f - f_ls|_{2, E_t} <= sqrt(beta), where all data are of the first action
+        kept = models[len(told) * (models[:, 0] - fit) ** 2 <= beta]
+        widths.append(np.ptp(kept, axis=0))
+        told.append(0.5 + 0.1 * rng.normal())
+    executed, imagined = np.sum(widths, axis=0)
+    assert imagined == pytest.approx(iterations)
+    assert executed < 4 * np.sqrt(iterations)
