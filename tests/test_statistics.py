@@ -11,7 +11,6 @@ from scipy.stats import t as student
 
 from cdpo.statistics import (
     Estimate,
-    bootstrap_band,
     estimate,
     improvement,
     interquartile,
@@ -96,7 +95,6 @@ def test_equal_seeds_and_single_rows_have_no_width():
     np.testing.assert_allclose(mean_band(np.full((5, 2), 3.0)), 3.0)
     np.testing.assert_allclose(interquartile_band(np.full((5, 2), 3.0)), 3.0)
     np.testing.assert_array_equal(mean_band(np.array([[1.0, 4.0]])), [[1.0, 4.0]] * 3)
-    np.testing.assert_array_equal(bootstrap_band(np.array([[1.0, 4.0]])), [[1.0, 4.0]] * 2)
 
 
 def test_interquartile_means_by_hand():

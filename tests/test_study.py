@@ -199,15 +199,15 @@ def test_agents_by_name_carry_their_settings():
 
 
 @pytest.mark.parametrize(
-    ("agent", "eta", "within", "holds", "positive"),
+    ("agent", "eta", "within", "holds", "vacuous", "positive"),
     [
-        (CDPO(eta=0.2), 0.2, 0.75, 0.75, 0.0),
-        (CDPO(eta=0.2, constraint="none"), 1.0, 1.0, 1.0, 0.0),  # no total variation is above one
-        (CDPO(eta=0.2, constraint="previous"), 1.0, 1.0, 1.0, 0.0),  # eta is about another policy
-        (PSRL(), 0.0, 0.25, 0.75, 0.5),  # pi is q
+        (CDPO(eta=0.2), 0.2, 0.75, 2 / 3, 0.0, 0.0),
+        (CDPO(eta=0.2, constraint="none"), 1.0, 1.0, 1.0, 2 / 3, 0.0),  # no total variation is above one
+        (CDPO(eta=0.2, constraint="previous"), 1.0, 1.0, 1.0, 2 / 3, 0.0),  # eta is about another policy
+        (PSRL(), 0.0, 0.25, 2 / 3, 0.0, 0.5),  # pi is q
     ],
 )
-def test_a_ledger_in_a_few_numbers_by_hand(agent, eta, within, holds, positive):
+def test_a_ledger_in_a_few_numbers_by_hand(agent, eta, within, holds, vacuous, positive):
     columns = {
         "improvement": [0.5, -0.2, 0.0, -0.4],
         "delta": [0.6, 0.1, 0.0, 0.3],
@@ -218,6 +218,9 @@ def test_a_ledger_in_a_few_numbers_by_hand(agent, eta, within, holds, positive):
         "distance": [0.1, 0.3, 0.0, 0.2],
         "iota": [1.0, 1.0, 1.0, 1.0],
         "slope": [2.0, 1.0, 1.0, 2.0],
+        "expected": [0.2, -0.1, 0.0, -0.3],
+        "expected_error": [0.05, 0.1, 0.0, 0.1],
+        "widest": [1.55, 1.55, 1.55, 1.55],
     }
     found = summarise_ledger(Entry(*(np.array([columns[name]]) for name in Entry._fields)), agent)
     assert found == pytest.approx(
@@ -226,6 +229,10 @@ def test_a_ledger_in_a_few_numbers_by_hand(agent, eta, within, holds, positive):
             "lost_share": 0.5,
             "mean_loss": 0.3,
             "loss_per_update": 0.15,
+            "changed_share": 0.75,
+            "mean_expected": -0.05,
+            "expected_above_q": 0.25,
+            "expected_below_q": 0.25,  # by more than two standard errors
             "mean_delta": 0.25,
             "mean_delta_q": 2.5,
             "mean_error_q": 0.1,
@@ -238,7 +245,15 @@ def test_a_ledger_in_a_few_numbers_by_hand(agent, eta, within, holds, positive):
             "distance_within_eta": within,
             "bound_held": 0.75,  # the bounds are 0.2, -0.5, -0.2 and -0.2
             "bound_positive": 0.25,
-            "theorem_held": holds,  # an infinite kappa promises nothing
+            "theorem_held": holds,  # of the three whose kappa is finite
+            "theorem_vacuous": vacuous,
             "theorem_positive": positive,
         }
     )
+
+
+def test_where_kappa_is_always_infinite_nothing_was_held():
+    columns = {name: np.zeros((1, 3)) for name in Entry._fields} | {"kappa": np.full((1, 3), np.inf)}
+    found = summarise_ledger(Entry(**columns), PSRL())
+    assert found["kappa_finite"] == found["theorem_positive"] == 0.0
+    assert found["theorem_held"] is None and found["theorem_vacuous"] is None

@@ -99,12 +99,6 @@ def interquartile_band(rows: np.ndarray) -> Band:
     return _around(interquartile_mean(rows.T), rows, _kept(len(rows)))
 
 
-def bootstrap_band(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Low and high of `mean_band`, by the name under which finite MDPs ask for them."""
-    _, low, high = mean_band(rows)
-    return low, high
-
-
 def spread(
     each: np.ndarray, band: Callable[[np.ndarray], Band] = mean_band
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

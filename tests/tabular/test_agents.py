@@ -16,7 +16,7 @@ from cdpo.tabular.agents.q_learning import Noise, QMemory
 from cdpo.tabular.agents.ube import dirichlet_variance, expected_mean_variance
 from cdpo.tabular.agents.ucrl import extended_value_iteration
 from cdpo.tabular.mdp import FiniteMDP
-from cdpo.tabular.planning import Known, Model, policy_iteration, uniform_policy, visitation
+from cdpo.tabular.planning import Known, Model, evaluate, policy_iteration, uniform_policy, visitation
 from cdpo.tabular.posterior import NormalGamma, Posterior, Prior, Transitions
 
 S, A = 4, 2
@@ -147,6 +147,23 @@ def test_cdpo_with_one_model_and_no_constraint_is_psrl(little):
         key = jax.random.key(seed)
         same_draw = fold(fold(key, 1), 0)
         np.testing.assert_array_equal(cdpo(UNIFORM, little, key).policy, psrl(UNIFORM, little, same_draw).policy)
+
+
+def test_cdpo_seeks_one_policys_expected_value_and_has_it_judged_by_fresh_models(little):
+    """What the models that it was made on hold to be better, and what those that judge do not."""
+    last, belief = UNIFORM, little
+    known, seen = belief.known, {}
+    for agent in (CDPO(value="expected", models=5), CDPO(models=5), CDPO(value="expected", models=5, judges=50)):
+        plan = improve(agent, last, belief)
+        models = belief.posterior.sample_set(known, fold(KEY, 1), 5)
+        gained = jax.vmap(
+            lambda m, p=plan: (
+                known.start @ (evaluate(m, p.policy, known.discount) - evaluate(m, p.reference, known.discount))
+            )
+        )
+        seen[agent.value, agent.judges] = np.mean(gained(models)), np.asarray(plan.policy)
+    assert seen["expected", 0][0] >= max(0.0, seen["optimal", 0][0]) - 1e-5
+    assert seen["expected", 50][0] < seen["expected", 0][0]
 
 
 def test_cdpo_ablations(little):
@@ -496,6 +513,9 @@ def test_where_nothing_was_seen_anything_is_possible(mdp):
         (CDPO, {"eta": 1.1}, "eta"),
         (CDPO, {"eta": float("nan")}, "eta"),
         (CDPO, {"models": 0}, "models"),
+        (CDPO, {"judges": -1}, "judges"),
+        (CDPO, {"judges": 1}, "judges"),
+        (CDPO, {"value": "expected", "aggregation": "quantile"}, "value optimal"),
         (CDPO, {"quantile": 1.5}, "quantile"),
         (CDPO, {"quantile": -0.5}, "quantile"),
         (UBE, {"zeta": -1.0}, "zeta"),

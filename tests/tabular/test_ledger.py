@@ -15,6 +15,11 @@ entry_of = jax.jit(ledger_entry)
 optimal = jax.jit(policy_iteration)
 
 
+def both(first, second):
+    """Two models as a set."""
+    return jax.tree.map(lambda *x: jnp.stack(x), first, second)
+
+
 def float32(*tables):
     return [jnp.asarray(table, jnp.float32) for table in tables]
 
@@ -31,7 +36,7 @@ def cases(request, random_mdp, random_policy):
         model = Model.build(other.transition, other.reward_mean, Known.of(mdp))
         allowed = np.asarray(mdp.allowed)
         before, q, pi = float32(*(random_policy(rng, allowed) for _ in range(3)))
-        entry = entry_of(mdp, Plan(before, before, None), Plan(pi, q, model), model)
+        entry = entry_of(mdp, Plan(before, before, None), Plan(pi, q, model), model, both(model, Model.true(mdp)))
         found.append((mdp, model, before, q, pi, entry))
     return found
 
@@ -55,6 +60,21 @@ def test_terms_equal_an_independent_computation(cases, exact):
             loss = 0.9 * np.ptp(value) / 2 * distance + np.abs(wrong.reward - truth.reward)
             rho = truth.visitation(policy)[:, None] * np.float64(policy)
             assert found == pytest.approx(np.sum(rho * loss) / 0.1, rel=1e-4)
+
+
+def test_what_the_conservative_update_gains_is_judged_by_models_that_it_has_not_seen(cases, exact):
+    for mdp, model, _, q, pi, entry in cases:
+        gained = [f.j(pi) - f.j(q) for f in (exact(model, Known.of(mdp)), exact.of(mdp))]
+        assert entry.expected == pytest.approx(np.mean(gained), abs=1e-4)
+        assert entry.expected_error == pytest.approx(np.std(gained, ddof=1) / np.sqrt(2), abs=1e-4)
+
+
+def test_no_update_goes_further_than_the_widest(cases, exact):
+    for mdp, _, before, _, pi, entry in cases:
+        low, high = mdp.reward_range
+        assert entry.widest == pytest.approx(float(high - low) / (1 - 0.9), rel=1e-4)
+        if not mdp.terminal.any():
+            assert abs(exact.of(mdp).j(pi) - exact.of(mdp).j(before)) <= entry.widest
 
 
 def test_error_bounds_what_the_model_gets_wrong(cases, exact):
@@ -127,7 +147,7 @@ def test_no_error_where_the_model_is_the_truth(cases):
     for mdp, _, before, _, pi, _ in cases:
         known, truth = Known.of(mdp), Model.true(mdp)
         q, _ = optimal(truth, known, pi)
-        entry = entry_of(mdp, Plan(before, before, None), Plan(q, q, truth), truth)
+        entry = entry_of(mdp, Plan(before, before, None), Plan(q, q, truth), truth, both(truth, truth))
         assert entry.distance == entry.trust == 0
         # Compiled sums over the same numbers may be ordered differently: nothing but rounding is left.
         assert entry.error_q < 1e-5 and entry.error_pi < 1e-5
@@ -157,7 +177,9 @@ def test_kappa_is_one_for_the_same_policy(cases):
     for mdp, _, before, _, _, _ in cases:
         if not mdp.terminal.any():
             plan, truth = Plan(before, before, None), Model.true(mdp)
-            assert entry_of(mdp, plan, plan._replace(model=truth), truth).kappa == pytest.approx(1, abs=1e-5)
+            assert entry_of(mdp, plan, plan._replace(model=truth), truth, both(truth, truth)).kappa == pytest.approx(
+                1, abs=1e-5
+            )
 
 
 def test_kappa_is_infinite_also_where_q_hardly_goes():
@@ -167,5 +189,5 @@ def test_kappa_is_infinite_also_where_q_hardly_goes():
     mdp = FiniteMDP(transition, 0.0)
     stay, leave = jnp.eye(3)[jnp.zeros(5, int)], jnp.eye(3)[jnp.array([1, 0, 0, 0, 0])]
     truth = Model.true(mdp)
-    entry = entry_of(mdp, Plan(stay, stay, None), Plan(leave, leave, truth), truth)
+    entry = entry_of(mdp, Plan(stay, stay, None), Plan(leave, leave, truth), truth, both(truth, truth))
     assert np.isposinf(entry.kappa)

@@ -31,9 +31,15 @@ READINGS: dict[str, Agent] = {
     "conservative only": CDPO(update="conservative"),
     "reference: least squares": CDPO(reference="least-squares"),
     "reference: a sample": CDPO(reference="sample"),
-    "value of one common policy": CDPO(value="policy"),
-    "0.9-quantile of the models": CDPO(aggregation="quantile"),
+    "expected value": CDPO(value="expected"),
+    "expected value, no constraint": CDPO(value="expected", constraint="none"),
+    "expected value of 100 models": CDPO(value="expected", models=100),
+    "expected value, judged": CDPO(value="expected", judges=100),
+    "judged": CDPO(judges=100),
+    "0.9-quantile": CDPO(aggregation="quantile"),
+    "0.9-quantile, no constraint": CDPO(aggregation="quantile", constraint="none"),
 }
+_FEW = ("PSRL", "CDPO", "no constraint", "expected value", "0.9-quantile", "0.9-quantile, no constraint")
 MATCHED = Prior(strength=1.0, shape=4.0, rate=4.0)  # what prior-mdp draws its rewards from
 
 
@@ -80,11 +86,7 @@ def elsewhere(scale: Scale) -> list[Cell]:
     if scale == "smoke":
         worlds = {Bandit(2): (2, 40), PriorMDP(2): (2, 40)}
     agents: dict[str, Agent] = {
-        "CDPO": CDPO(),
-        "CDPO, no constraint": CDPO(constraint="none"),
-        "CDPO, 0.9-quantile": CDPO(aggregation="quantile"),
-        "CDPO, 0.9-quantile, no constraint": CDPO(aggregation="quantile", constraint="none"),
-        "PSRL": PSRL(),
+        **{label: agent for label, agent in READINGS.items() if scale == "paper" or label in _FEW},
         "greedy": Greedy(),
         "UBE": UBE(),
         "MM": MM(),
@@ -105,6 +107,7 @@ def bayes_regret(scale: Scale) -> list[Cell]:
         "PSRL": PSRL(),
         "CDPO": CDPO(),
         "CDPO, no constraint": CDPO(constraint="none"),
+        "CDPO, expected value": CDPO(value="expected"),
         "CDPO, 0.9-quantile": CDPO(aggregation="quantile", constraint="none"),
     }
     return [
@@ -116,17 +119,30 @@ def bayes_regret(scale: Scale) -> list[Cell]:
 
 def ledgers(scale: Scale) -> list[Cell]:
     """How often an update loses value, and how much."""
-    agents = (CDPO(), CDPO(constraint="none"), PSRL(), Greedy(), UCRL())
-    names = ("CDPO", "CDPO, no constraint", "PSRL", "greedy", "UCRL")
+    agents: dict[str, Agent] = {
+        "CDPO": CDPO(),
+        "CDPO, no constraint": CDPO(constraint="none"),
+        "CDPO, judged": CDPO(judges=100),
+        "CDPO, expected value": CDPO(value="expected"),
+        "CDPO, expected value of 100 models": CDPO(value="expected", models=100),
+        "CDPO, expected value, judged": CDPO(value="expected", judges=100),
+        "PSRL": PSRL(),
+        "greedy": Greedy(),
+        "UCRL": UCRL(),
+    }
+    if scale != "paper":
+        agents = {
+            name: agents[name] for name in ("CDPO", "CDPO, no constraint", "CDPO, expected value", "PSRL", "greedy")
+        }
     budget = BUDGETS[scale]
     cells = [
         dataclasses.replace(cell, variant=name)
-        for agent, name in zip(agents, names, strict=True)
+        for name, agent in agents.items()
         for cell in chain_cells(scale, (8, 15), (agent,), ledger=True)
     ]
     return cells + [
         Cell("prior-mdp", 4, PriorMDP(4), agent, budget.steps * 4, seeds=budget.seeds, ledger=True, variant=name)
-        for agent, name in zip(agents, names, strict=True)
+        for name, agent in agents.items()
     ]
 
 

@@ -13,6 +13,7 @@ learned here, so the exact inequality carries their error, and the span of V und
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -33,6 +34,9 @@ class Entry(NamedTuple):
     distance: Array  # E_{nu_q}[TV(pi_t, q_t)] in truth
     iota: Array  # max |A_{pi_t}| in truth
     slope: Array  # 2 iota / (1 - gamma): what a total variation of one may cost
+    expected: Array  # E[V_{pi_t} - V_{q_t} | H], estimated by models that neither update has seen
+    expected_error: Array  # standard error of that estimate
+    widest: Array  # span of rewards / (1 - gamma): values of two policies never differ by more
 
     @property
     def trust(self) -> Array:
@@ -53,8 +57,11 @@ class Entry(NamedTuple):
         return self.delta - (1 + self.kappa) * self.error_pi - eta * self.slope
 
 
-def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model) -> Entry:
-    """Compare a plan and the model it was made on with the plan before it, in the true MDP."""
+def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model, fresh: Model) -> Entry:
+    """Compare a plan and the model it was made on with the plan before it, in the true MDP.
+
+    `fresh` are models (leading axis) drawn from the posterior that the plan was made on, of which it knew nothing.
+    """
     known, truth, gamma = Known.of(mdp), Model.true(mdp), mdp.discount
 
     def occupancy(policy: Array) -> Array:
@@ -76,6 +83,8 @@ def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model) -> Entry:
     v = evaluate(truth, plan.policy, gamma)
     advantage = jnp.where(known.allowed, action_values(truth, v, gamma) - v[:, None], 0.0)
     iota = jnp.max(jnp.abs(jnp.where(known.terminal[:, None], 0.0, advantage)))
+    gained = jax.vmap(lambda f: value(f, plan.policy) - value(f, plan.reference))(fresh)
+    low, high = mdp.reward_range
     rho_q, rho_pi = occupancy(plan.reference), occupancy(last.policy)
     ratio = jnp.where(rho_q > 0, rho_q * (rho_q / rho_pi), 0.0)
     distance = jnp.sum(jnp.sum(rho_q, axis=-1) * 0.5 * jnp.sum(jnp.abs(plan.policy - plan.reference), axis=-1))
@@ -89,4 +98,7 @@ def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model) -> Entry:
         distance=distance,
         iota=iota,
         slope=2 * iota / (1 - gamma),
+        expected=jnp.mean(gained),
+        expected_error=jnp.std(gained, ddof=1) / jnp.sqrt(gained.shape[0]),
+        widest=(high - low) / (1 - gamma),
     )

@@ -63,7 +63,7 @@ def evaluate(model: Model, policy: Array, discount: Array) -> Array:
 
 
 def solve_discounted(transition: Array, right: Array, discount: Array) -> Array:
-    """x = (I - discount P)^-1 right, [S], by elimination without pivoting.
+    """x = (I - discount P)^-1 right, [S] or several side by side [S, n], by elimination without pivoting.
 
     The matrix is diagonally dominant, so no pivots are needed, and a plain loop runs over a whole batch of small
     systems at once: twice as fast here as a library call for each. Large systems are the library's.
@@ -72,13 +72,14 @@ def solve_discounted(transition: Array, right: Array, discount: Array) -> Array:
     if size > _SMALL:
         return jnp.linalg.solve(jnp.eye(size) - discount * transition, right)
     rows = jnp.arange(size)
-    system = jnp.concatenate([jnp.eye(size) - discount * transition, right[:, None]], axis=1)
+    columns = right[:, None] if right.ndim == 1 else right
+    system = jnp.concatenate([jnp.eye(size) - discount * transition, columns], axis=1)
 
     def eliminate(system: Array, k: Array) -> tuple[Array, None]:
         pivot = system[k] / system[k, k]
         return jnp.where((rows == k)[:, None], pivot, system - system[:, k, None] * pivot), None
 
-    return jax.lax.scan(eliminate, system, rows)[0][:, size]
+    return jax.lax.scan(eliminate, system, rows)[0][:, size:].reshape(right.shape)
 
 
 def noise_floor(q: Array) -> Array:

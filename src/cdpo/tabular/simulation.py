@@ -40,6 +40,7 @@ _MOST = 10**9  # steps and numbers of seeds: they and their sums fit 32 bits
 _MOST_SEEDS = 10**4
 _MOST_PERIOD = 10**6  # the noise of a block is drawn at once
 _MOST_RECORDS = 2**25  # blocks of all seeds, some ten numbers of each
+FRESH = 200  # models that judge an update in the ledger
 _SEGMENT = 64  # blocks per call: short enough to report progress and to stop, long enough to cost nothing
 
 
@@ -94,6 +95,11 @@ def _blocks(agent: Agent, period: int, ledger: bool, segment: int, steps: Array,
     mdp, known, truth = world.mdp, Known.of(world.mdp), Model.true(world.mdp)
     move, restarts = mdp.sampler(), inverse_cdf_table(mdp.start)
 
+    def entry(last: Plan, plan: Plan, memory: Memory, key: Array) -> Entry:
+        assert plan.model is not None
+        fresh = memory.posterior.sample_set(known, key, FRESH)
+        return ledger_entry(mdp, last, plan, plan.model, fresh)
+
     def block(carry: Carry, _: None) -> tuple[Carry, Record]:
         key = fold(world.key, carry.block)
         memory, plan = agent.plan(carry.memory, carry.state, fold(key, 0))
@@ -122,7 +128,7 @@ def _blocks(agent: Agent, period: int, ledger: bool, segment: int, steps: Array,
             reward=jnp.sum(reward * counts),
             expected=jnp.sum(mdp.reward_mean[before, action, after] * counts),
             value_gap=world.optimum - mdp.start @ evaluate(truth, plan.policy, mdp.discount),
-            entry=ledger_entry(mdp, carry.last, plan, plan.model) if ledger and plan.model else None,
+            entry=entry(carry.last, plan, memory, fold(key, 2)) if ledger and plan.model else None,
         )
         return Carry(carry.block + 1, state, memory, without_model(plan)), record
 

@@ -10,7 +10,9 @@ from cdpo.errors import UserError, check_choices
 from cdpo.noise import fold
 from cdpo.tabular.agents.base import Belief, Plan, PosteriorAgent
 from cdpo.tabular.planning import Model, visitation
-from cdpo.tabular.solve import Aggregation, Trust, solve
+from cdpo.tabular.shared import judged
+from cdpo.tabular.solve import Aggregation, solve
+from cdpo.tabular.trust import Trust
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,11 @@ class CDPO(PosteriorAgent):
     """The reference model: posterior mean, least squares by counts, or a posterior sample."""
     update: Literal["dual", "referential", "conservative"] = "dual"
     """Both updates; the referential one only, pi_t = q_t; or the conservative one only, q_t = pi_{t-1}."""
-    value: Literal["optimal", "policy"] = "optimal"
-    """Average each model's own optimal Q, or the Q of one common policy."""
+    value: Literal["optimal", "expected"] = "optimal"
+    """What the conservative update maximises: the mean of each model's own optimal Q, in each state by itself, as the
+    paper's appendix has it; or the mean value of one policy over the models, its main equation."""
+    judges: int = 0
+    """Fresh models that judge the conservative update: it goes back towards q until they are sure that it gains."""
     aggregation: Literal["mean", "quantile"] = "mean"
     """How the values under the sampled models become one."""
     quantile: float = 0.9
@@ -47,6 +52,10 @@ class CDPO(PosteriorAgent):
             raise UserError(f"eta bounds a total variation and must be in [0, 1], not {self.eta:g}")
         if self.models < 1:
             raise UserError(f"the number of sampled models must be at least 1, not {self.models}")
+        if self.judges < 0 or self.judges == 1:
+            raise UserError(f"judges must be 0, for none, or at least 2, not {self.judges}")
+        if self.value == "expected" and self.aggregation != "mean":
+            raise UserError("value expected is a mean over the models; leave aggregation quantile to value optimal")
         if not 0 <= self.quantile <= 1:
             raise UserError(f"quantile must be in [0, 1], not {self.quantile:g}")
 
@@ -62,6 +71,9 @@ class CDPO(PosteriorAgent):
         aggregation = Aggregation(self.aggregation, self.quantile)
         trust = self._trust(centre, reference, belief)
         policy = solve(centre, models, known, value=self.value, aggregation=aggregation, trust=trust)
+        if self.judges:
+            fresh = posterior.sample_set(known, fold(key, 2), self.judges)
+            policy = judged(policy, centre, fresh, known)
         return Plan(policy, q, reference)
 
     def _reference(self, belief: Belief, key: Array) -> Model:
