@@ -280,7 +280,7 @@ def summarise_ledger(entry: Entry, agent: Agent) -> dict[str, Any]:
 def _theorem(entry: Entry, eta: float, gain: np.ndarray, tolerance: float) -> dict[str, float | None]:
     """Where the theorem's right side is finite, held, and worth anything; an infinite kappa says nothing to hold."""
     finite = np.isfinite(entry.kappa)
-    told = Entry(*(np.asarray(column, np.float64)[finite] for column in entry))
+    told: Any = jax.tree.map(lambda column: np.asarray(column, np.float64)[finite], entry)
     side = told.theorem(eta)
     return {
         "kappa_finite": float(finite.mean()),
