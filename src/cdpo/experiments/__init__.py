@@ -28,7 +28,7 @@ FIGURES: dict[str, Figure] = {
     ),
     "exploration": Figure(
         "figure 3",
-        "greedy, PSRL, HUCRL and CDPO on inverted-pendulum, pusher and half-cheetah",
+        "greedy, PSRL, HUCRL and CDPO on inverted-pendulum, cartpole-swingup, pusher and half-cheetah",
         exploration.cells,
         comparison.draw_comparison,
     ),

@@ -21,7 +21,12 @@ _FEW = ("cdpo", "mbpo", "sac")  # for a look at how they learn
 BUDGETS: dict[Scale, dict[str, Budget]] = {
     "smoke": {"inverted-pendulum": Budget(2, 2)},
     "quick": {"inverted-pendulum": Budget(8, 2)},
-    "paper": {"inverted-pendulum": Budget(30, 6), "pusher": Budget(100, 6), "half-cheetah": Budget(100, 6)},
+    "paper": {
+        "inverted-pendulum": Budget(30, 6),  # the balance, as the paper's table has it
+        "cartpole-swingup": Budget(40, 6),  # what its captions say
+        "pusher": Budget(100, 6),
+        "half-cheetah": Budget(100, 6),
+    },
 }
 
 

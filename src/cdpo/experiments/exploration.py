@@ -22,7 +22,12 @@ class Budget(NamedTuple):
 BUDGETS: dict[Scale, dict[str, Budget]] = {
     "smoke": {"inverted-pendulum": Budget(3, 2)},
     "quick": {"inverted-pendulum": Budget(6, 4)},  # about ten minutes on two cores, two seeds at a time
-    "paper": {"inverted-pendulum": Budget(30, 6), "pusher": Budget(100, 6), "half-cheetah": Budget(100, 6)},
+    "paper": {
+        "inverted-pendulum": Budget(30, 6),  # the balance, as the paper's table has it
+        "cartpole-swingup": Budget(40, 6),  # what its captions say
+        "pusher": Budget(100, 6),
+        "half-cheetah": Budget(100, 6),
+    },
 }
 
 _SMOKE: dict[str, dict[str, Any]] = {
