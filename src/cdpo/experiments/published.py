@@ -73,6 +73,8 @@ def _mark(axes: Axes) -> None:
     axes.plot([steps for steps, _, _ in reports], [mean for _, mean, _ in reports], "D", color=_INK, markersize=3.5)
     axes.set_xlim(0, 1.17 * reports[-1][0])
     low, high = axes.get_ylim()
+    high = max(high, 1.05 * max(mean for _, mean, _ in reports))
+    axes.set_ylim(low, high)
     last = 0, low
     for steps, mean, name in reports:
         place = max(mean, last[1] + _ROOM * (high - low)) if last[0] == steps else mean
