@@ -146,6 +146,15 @@ def test_sampled_models_have_the_posteriors_moments(posterior):
     np.testing.assert_allclose(found.var(0), reward_variance, rtol=0.15)
 
 
+@pytest.mark.parametrize("concentration", [1e-2, 1e-3, 1e-6])
+def test_sampled_models_of_a_sparse_prior_are_whole(concentration):
+    known = Known(jnp.eye(10)[0], jnp.zeros(10, bool), jnp.ones((10, A), bool), jnp.array(0.9), (0.0, 1.0))
+    empty = Posterior.initial(10, A, Prior(concentration=concentration))
+    models = jax.jit(lambda key: empty.sample_set(known, key, 50))(jax.random.key(0))
+    assert np.isfinite(models.transition).all() and np.isfinite(models.reward).all()
+    np.testing.assert_allclose(models.transition.sum(-1), 1, atol=1e-5)
+
+
 def test_normal_gamma_marginal_variance():
     belief = NormalGamma(*(jnp.full(100_000, x) for x in (0.5, 2.0, 6.0, 3.0)))
     assert float(belief.mean_variance[0]) == pytest.approx(3 / (2 * 5))
