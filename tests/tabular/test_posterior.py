@@ -50,9 +50,7 @@ def closed_form(steps, prior=PRIOR):
 
 
 def known(terminal=(False, False, False)):
-    return Known(
-        jnp.array([1.0, 0, 0]), jnp.array(terminal), jnp.ones((S, A), bool), jnp.float32(0.9), (jnp.array(-1.0), 1.0)
-    )
+    return Known(jnp.array([1.0, 0, 0]), jnp.array(terminal), jnp.ones((S, A), bool), jnp.float32(0.9))
 
 
 @settings(derandomize=True, max_examples=15, deadline=None)
@@ -148,7 +146,7 @@ def test_sampled_models_have_the_posteriors_moments(posterior):
 
 @pytest.mark.parametrize("concentration", [1e-2, 1e-3, 1e-6])
 def test_sampled_models_of_a_sparse_prior_are_whole(concentration):
-    known = Known(jnp.eye(10)[0], jnp.zeros(10, bool), jnp.ones((10, A), bool), jnp.array(0.9), (0.0, 1.0))
+    known = Known(jnp.eye(10)[0], jnp.zeros(10, bool), jnp.ones((10, A), bool), jnp.array(0.9))
     empty = Posterior.initial(10, A, Prior(concentration=concentration))
     models = jax.jit(lambda key: empty.sample_set(known, key, 50))(jax.random.key(0))
     assert np.isfinite(models.transition).all() and np.isfinite(models.reward).all()
