@@ -428,6 +428,41 @@ def test_a_run_folder_holds_what_the_contract_says(run):
     assert out.splitlines()[-1] == f"run folder: {folder}   page: cdpo report {folder}"
 
 
+@pytest.fixture
+def trap(tmp_path):
+    """An MDP of which half of the seeds begin where a reward is soon beyond all numbers."""
+    rewards = {"reward_mean": np.ones((2, 1, 2)), "reward_sd": [[[0.0] * 2], [[3e38] * 2]]}
+    np.savez(tmp_path / "trap.npz", transition=np.eye(2)[:, None], start=[0.5, 0.5], **rewards)
+    return f"tabular --env {tmp_path / 'trap.npz'} --agents random --seeds 4 --steps 40"
+
+
+def test_a_seed_that_bad_numbers_stop_is_told_and_the_others_count(trap, tmp_path):
+    code, out, err = call(f"{trap} --out {tmp_path / 'run'}")
+    (record,) = json.loads(results(tmp_path / "run"))
+    stopped = [int(seed) for seed in record["stopped"]]
+    assert code == 3 and 0 < len(stopped) < 4
+    for name in ("regret", "expected_regret", "normalised_regret", "value_regret"):
+        assert [seed for seed, value in enumerate(record[name]) if value is None] == stopped
+    told = [line for line in err.splitlines() if "was stopped by" in line]
+    assert len(told) == len(stopped)
+    for seed, line in zip(stopped, told, strict=True):
+        where = rf"cdpo: seed {seed} of .*trap\.npz, random was stopped by"
+        assert re.fullmatch(rf"{where} the reward in block \d+, after \d+ steps: not a finite number", line)
+    assert out.splitlines()[1].split()[-1] == "0%"  # the others earn what the oracle earns
+    assert call(f"report {tmp_path / 'run'}")[0] == 0
+    assert "Stopped by bad numbers: seed" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_run_whose_every_seed_is_stopped_has_a_table_and_a_page_of_no_numbers(trap, tmp_path):
+    call(f"{trap} --out {tmp_path / 'some'}")
+    (record,) = json.loads(results(tmp_path / "some"))
+    seed = next(iter(record["stopped"]))
+    code, out, _ = call(f"{trap} --seed {seed} --seeds 1 --out {tmp_path / 'run'}")
+    assert code == 3
+    assert out.splitlines()[1].split()[-5:] == ["-"] * 5
+    assert call(f"report {tmp_path / 'run'}")[0] == 0
+
+
 def test_python_gives_the_numbers_of_the_command_line(run):
     records = {each["agent"]: each for each in json.loads(results(run[0]))}
     oracle = simulate(Chain(2), Oracle(), seeds=2, steps=40)

@@ -1,5 +1,6 @@
 """Studies: cells that run two at a time, and the names by which environments and agents are found."""
 
+import dataclasses
 import threading
 from dataclasses import dataclass, field
 
@@ -132,6 +133,50 @@ def test_the_oracle_runs_once_for_each_environment(monkeypatch):
         assert calls.count((world, Oracle())) == 1
         for agent in agents:
             assert calls.count((world, agent)) == 1
+
+
+def entry(seeds, blocks):
+    """Each update of seed k is worth k + 1."""
+    worth = np.broadcast_to(np.arange(1.0, seeds + 1)[:, None], (seeds, blocks))
+    return Entry(**dict.fromkeys(Entry._fields, worth))
+
+
+def short_run(stopped, *, agent=None, ledger=None):
+    """Three seeds of four steps, which earn 1 a step in vain, until one is stopped."""
+    reward = np.ones((3, 4))
+    for seed in stopped:
+        reward[seed, 2:] = np.nan
+    return Run(agent, np.arange(3), 4, 1, reward, reward, reward, np.ones(3), ledger, stopped)
+
+
+def test_a_seed_that_was_stopped_has_no_numbers_and_counts_in_none():
+    cell = Cell("chain", 2, Chain(2), PSRL(), steps=4, seeds=3)
+    oracle = dataclasses.replace(short_run({}), reward=np.array([[3.0], [5.0], [100.0]]) * np.ones((3, 4)))
+    ledger = entry(3, 4)
+    made = study.record(cell, short_run({2: "the reward in block 3"}, ledger=ledger), oracle)
+    assert made["stopped"] == {"2": "the reward in block 3"}
+    for name in ("regret", "expected_regret", "normalised_regret", "value_regret"):
+        assert np.isfinite(made[name]).tolist() == [True, True, False], name
+    assert made["regret"][:2] == [8.0, 16.0]
+    assert made["curve"]["mean"] == [3.0, 6.0, 9.0, 12.0]
+    assert (made["ledger"]["updates"], made["ledger"]["mean_distance"]) == (8, 1.5)
+    assert 0 <= made["stuck_fraction"] <= 1
+
+
+def test_a_seed_whose_oracle_was_stopped_has_no_numbers():
+    cell = Cell("chain", 2, Chain(2), PSRL(), steps=4, seeds=3)
+    made = study.record(cell, short_run({}), short_run({0: "the reward in block 3"}))
+    assert made["stopped"] == {"0": "the reward in block 3, of the oracle"}
+    for name in ("regret", "expected_regret", "normalised_regret", "value_regret"):
+        assert np.isfinite(made[name]).tolist() == [False, True, True], name
+
+
+def test_where_every_seed_was_stopped_nothing_is_summed_up():
+    cell = Cell("chain", 2, Chain(2), PSRL(), steps=4, seeds=3)
+    made = study.record(cell, short_run(dict.fromkeys(range(3), "bad"), ledger=entry(3, 4)), short_run({}))
+    assert list(made["stopped"]) == ["0", "1", "2"]
+    assert made["ledger"] is None and np.isnan(made["stuck_fraction"])
+    assert made["curve"]["steps"] == [1, 2, 3, 4] and np.isnan(made["curve"]["mean"]).all()
 
 
 def test_cells_that_differ_in_anything_are_not_the_same(tmp_path):

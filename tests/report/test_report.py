@@ -158,6 +158,16 @@ def test_a_page_says_how_many_seeds_a_mean_rests_on(tmp_path):
     assert cells[17:22] == ["PSRL", "–", "4.00", "9.00", "–"]
 
 
+def test_a_page_says_which_seeds_were_stopped(tmp_path):
+    stopped = {"1": f"the reward in block 2 {HOSTILE}"}
+    records = [record(normalised_regret=[0.1, None, 0.3], stopped=stopped), record("psrl", stopped={})]
+    parsed = Parsed(build_page([make_run(tmp_path / "run", records)]))
+    told = "Stopped by bad numbers: seed 1 of chain, size 8, CDPO (the reward in block 2"
+    assert parsed.text.count("Stopped by") == 1 and told in parsed.text
+    assert "script" not in parsed.tags
+    assert "Stopped by" not in Parsed(build_page([make_run(tmp_path / "old", [record()])])).text
+
+
 def test_several_runs_are_compared_where_they_share_a_cell(tmp_path):
     runs = [
         make_run(tmp_path / "a", [record(), record(size=10)]),
@@ -220,6 +230,7 @@ def test_what_cannot_be_reported_is_a_users_error(tmp_path):
         {"curve": {"steps": [1], "mean": [1], "low": [1]}},
         {"curve": {"steps": [1], "mean": [1], "low": [1], "high": []}},
         {"ledger": {"lost_share": "x"}},
+        {"stopped": ["3"]},
     ],
 )
 def test_a_damaged_record_is_a_users_error(tmp_path, change):

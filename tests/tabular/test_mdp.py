@@ -97,13 +97,6 @@ def test_tables_may_be_traced():
     np.testing.assert_array_equal(made.reward_mean, np.full((1, 2, 1), 3.0))
 
 
-def test_reward_range_counts_only_what_can_happen():
-    mean = np.array([[[1.0, 9.0], [8.0, 8.0]], [[7.0, 7.0], [7.0, 7.0]]])
-    transition = np.array([[[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
-    mdp = FiniteMDP(transition, mean, allowed=[[True, False], [True, True]], terminal=[False, True])
-    assert tuple(float(x) for x in mdp.reward_range) == (1, 1)
-
-
 def test_the_sampler_follows_the_tables():
     mdp = FiniteMDP(**tables())
     rng = np.random.default_rng(1)

@@ -50,9 +50,7 @@ def closed_form(steps, prior=PRIOR):
 
 
 def known(terminal=(False, False, False)):
-    return Known(
-        jnp.array([1.0, 0, 0]), jnp.array(terminal), jnp.ones((S, A), bool), jnp.float32(0.9), (jnp.array(-1.0), 1.0)
-    )
+    return Known(jnp.array([1.0, 0, 0]), jnp.array(terminal), jnp.ones((S, A), bool), jnp.float32(0.9))
 
 
 @settings(derandomize=True, max_examples=15, deadline=None)
@@ -144,6 +142,15 @@ def test_sampled_models_have_the_posteriors_moments(posterior):
     found = np.asarray(sampled.reward, np.float64)
     np.testing.assert_allclose(found.mean(0), reward_mean, atol=5 * np.sqrt(reward_variance.max() / count))
     np.testing.assert_allclose(found.var(0), reward_variance, rtol=0.15)
+
+
+@pytest.mark.parametrize("concentration", [1e-2, 1e-3, 1e-6])
+def test_sampled_models_of_a_sparse_prior_are_whole(concentration):
+    known = Known(jnp.eye(10)[0], jnp.zeros(10, bool), jnp.ones((10, A), bool), jnp.array(0.9))
+    empty = Posterior.initial(10, A, Prior(concentration=concentration))
+    models = jax.jit(lambda key: empty.sample_set(known, key, 50))(jax.random.key(0))
+    assert np.isfinite(models.transition).all() and np.isfinite(models.reward).all()
+    np.testing.assert_allclose(models.transition.sum(-1), 1, atol=1e-5)
 
 
 def test_normal_gamma_marginal_variance():

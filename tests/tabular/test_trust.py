@@ -13,7 +13,7 @@ argmax = jax.jit(constrained_argmax)
 
 def known_of(allowed):
     start = jnp.eye(S)[0]
-    return Known(start, jnp.zeros(S, bool), jnp.asarray(allowed), jnp.float32(0.9), (jnp.float32(-1), jnp.float32(1)))
+    return Known(start, jnp.zeros(S, bool), jnp.asarray(allowed), jnp.float32(0.9))
 
 
 def case(seed, random_policy):

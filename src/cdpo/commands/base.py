@@ -8,6 +8,8 @@ from typing import Protocol
 from cdpo.errors import StorageError
 from cdpo.terminal import printable
 
+STOPPED = 3  # the exit code where bad numbers, or a failed environment, ended a seed
+
 
 class Command(Protocol):
     """What the dispatcher needs."""

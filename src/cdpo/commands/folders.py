@@ -10,15 +10,14 @@ from typing import Literal
 import tyro
 
 from cdpo.cells import run_here
-from cdpo.commands.base import explained, say
-from cdpo.commands.tabular import Tabular, finish_tabular
-from cdpo.commands.training import STOPPED, resume_training
+from cdpo.commands.base import explained
+from cdpo.commands.tabular import Tabular, finish_tabular, tell_stopped
+from cdpo.commands.training import resume_training
 from cdpo.errors import UserError, unknown
 from cdpo.experiments import FIGURES, reproduce
 from cdpo.experiments.scale_out import cluster
 from cdpo.progress import Progress
 from cdpo.report import write_report
-from cdpo.report.tables import line
 from cdpo.runs import RunFolder
 from cdpo.terminal import printable
 
@@ -59,8 +58,7 @@ class Resume:
             cells = Tabular.from_json(config).cells()
         except UserError as error:
             raise UserError(f"{str(self.folder)!r} cannot go on: {error}") from error
-        finish_tabular(folder, cells, restart=self.restart)
-        return None
+        return finish_tabular(folder, cells, restart=self.restart)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +120,4 @@ class Reproduce:
             paths, records = reproduce(self.figure, self.scale, out, command, progress.task, *part, run=run)
         for path in paths:
             print(printable(path))
-        stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]
-        for record, seed, reason in stopped:
-            say(f"cdpo: seed {seed} of {record['task']}, {line(record)} was stopped by {reason}")
-        return STOPPED if stopped else None
+        return tell_stopped(records)

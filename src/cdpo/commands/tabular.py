@@ -3,17 +3,18 @@
 import dataclasses
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cdpo.cells import complete
-from cdpo.commands.base import aligned, explained, say
+from cdpo.commands.base import STOPPED, aligned, explained, say
 from cdpo.errors import UserError, shown, unknown
 from cdpo.progress import Progress
 from cdpo.report import write_figures
+from cdpo.report.tables import cell_label, line
 from cdpo.runs import RunFolder, check_free, hardware, versions
 from cdpo.statistics import estimate
 from cdpo.tabular.agents import BQL, CDPO, MM, UBE, UCRL, Agent, QLearning
@@ -104,13 +105,13 @@ class Tabular:
             raise UserError("a size is named twice")
         return cells
 
-    def run(self, words: Sequence[str]) -> None:
+    def run(self, words: Sequence[str]) -> int | None:
         """Run every cell into a new folder."""
         cells = self.cells()
         out = Path("runs") / time.strftime("tabular-%Y%m%d-%H%M%S") if self.out is None else self.out
         check_free(out)
         told = {"kind": "tabular", "command": shlex.join(["cdpo", *words]), **self.to_json(cells)}
-        finish_tabular(RunFolder.create(out, {**told, "versions": versions(), "hardware": hardware()}), cells)
+        return finish_tabular(RunFolder.create(out, {**told, "versions": versions(), "hardware": hardware()}), cells)
 
     def to_json(self, cells: list[Cell]) -> dict[str, Any]:
         """All that says what the cells are, as plain values."""
@@ -132,8 +133,11 @@ class Tabular:
             raise UserError("the settings of the run cannot be read; run it again elsewhere") from error
 
 
-def finish_tabular(folder: RunFolder, cells: list[Cell], *, restart: bool = False) -> None:
-    """Run the cells that the folder lacks, or all of them anew, then write its summary and show the results."""
+def finish_tabular(folder: RunFolder, cells: list[Cell], *, restart: bool = False) -> int | None:
+    """Run the cells that the folder lacks, or all of them anew, then write its summary and show the results.
+
+    The exit code, if a seed was stopped.
+    """
     began = time.monotonic()
     go_on = explained(f"cdpo resume {shlex.quote(str(folder.path))}")
     with go_on, folder.writing(), Progress() as progress:
@@ -145,6 +149,16 @@ def finish_tabular(folder: RunFolder, cells: list[Cell], *, restart: bool = Fals
         write_figures(folder)
     print(_table(results))
     print(printable(f"run folder: {folder.path}   page: cdpo report {shlex.quote(str(folder.path))}"))
+    return tell_stopped(results)
+
+
+def tell_stopped(records: Iterable[dict[str, Any]]) -> int | None:
+    """Say which seeds of these records were stopped, and by what; the exit code, if any was."""
+    stopped = [(record, *each) for record in records for each in record.get("stopped", {}).items()]
+    for record, seed, reason in stopped:
+        where = record["task"] if "task" in record else cell_label((record["env"], record["size"]))
+        say(f"cdpo: seed {seed} of {where}, {line(record)} was stopped by {reason}")
+    return STOPPED if stopped else None
 
 
 def _check_number(name: str, value: Any) -> None:
@@ -181,9 +195,15 @@ def _table(results: list[dict[str, Any]]) -> str:
                 result["agent"],
                 "-" if normalised.mean is None else f"{normalised.mean:.3f}",
                 "-" if normalised.low is None else f"[{normalised.low:.3f}, {normalised.high:.3f}]",
-                f"{np.mean(result['expected_regret']):.1f}",
-                f"{np.mean(result['value_regret']):.1f}",
-                f"{result['stuck_fraction']:.0%}",
+                _mean(result["expected_regret"]),
+                _mean(result["value_regret"]),
+                "-" if result["stuck_fraction"] is None else f"{result['stuck_fraction']:.0%}",
             )
         )
     return aligned(rows)
+
+
+def _mean(values: list[float | None]) -> str:
+    """Over the seeds that have a number."""
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.1f}" if known else "-"

@@ -15,7 +15,7 @@ import tyro
 
 from cdpo.agents import CDPO, DPI, HUCRL, MBPO, METRPO, PSRL, RULES, SLBO, Greedy, OffPolicy, OnPolicy, Rule
 from cdpo.api import Seed, load
-from cdpo.commands.base import aligned, explained, say
+from cdpo.commands.base import STOPPED, aligned, explained, say
 from cdpo.dynamics.ensemble import EnsembleSettings
 from cdpo.errors import UserError, unknown
 from cdpo.progress import Progress
@@ -39,7 +39,6 @@ from cdpo.training.presets import preset
 from cdpo.training.run import journal, returns_note, set_aside, train
 from cdpo.training.settings import PARTS, LoopSettings, Settings, SolverName, idle_options, parts_of
 
-STOPPED = 3
 _MOST = 10**6
 
 

@@ -51,6 +51,7 @@ def section(name: str, folder: RunFolder) -> Markup:
         tag("pre", tag("code", str(command))) if command else "",
         _figures(found),
         tag("h3", "Results"),
+        _stopped(found),
         _results(found),
         tag("h3", "Settings"),
         _settings(config, found),
@@ -146,6 +147,16 @@ def _results(found: Sequence[Record]) -> Markup:
     return table("Results", heads, *bodies)
 
 
+def _stopped(found: Sequence[Record]) -> Markup:
+    """Which seeds have no numbers, and why; nothing where all have."""
+    told = [
+        f"seed {seed} of {cell_label((record['env'], record['size']))}, {line(record)} ({why})"
+        for record in found
+        for seed, why in record.get("stopped", {}).items()
+    ]
+    return tag("p", f"Stopped by bad numbers: {'; '.join(told)}.", class_="notice") if told else Markup("")
+
+
 def _result(record: Record, ledger: bool) -> list[Markup]:
     shares = record.get("ledger") or {}
     regret = tables.estimate(record["normalised_regret"])
@@ -196,6 +207,8 @@ def _fault(record: Any) -> str:
             return f"no usable {key!r}"
     if len({len(record["curve"][key]) for key in _CURVE}) > 1:
         return "a curve of uneven length"
+    if not isinstance(record.get("stopped", {}), dict):
+        return "no usable 'stopped'"
     ledger = record.get("ledger") or {}
     if not isinstance(ledger, dict) or not all(_is_value(ledger.get(key)) for key in _LEDGER):
         return "no usable 'ledger'"

@@ -98,13 +98,6 @@ class FiniteMDP(eqx.Module):
         """Expected reward r(s, a), [S, A]."""
         return jnp.sum(self.transition * self.reward_mean, axis=-1)
 
-    @property
-    def reward_range(self) -> tuple[Array, Array]:
-        """Smallest and largest mean reward of a transition that can happen."""
-        possible = (self.transition > 0) & self.allowed[:, :, None] & ~self.terminal[:, None, None]
-        low = jnp.min(jnp.where(possible, self.reward_mean, jnp.inf))
-        return low, jnp.max(jnp.where(possible, self.reward_mean, -jnp.inf))
-
     def sampler(self) -> Sampler:
         """`step(state, action, uniform, normal) -> next state, reward`; the noise is the caller's to draw."""
         quantiles = inverse_cdf_table(self.transition)

@@ -25,12 +25,11 @@ class Known(NamedTuple):
     terminal: Array  # [S] bool
     allowed: Array  # [S, A] bool
     discount: Array  # scalar
-    reward_range: tuple[Array, Array]
 
     @staticmethod
     def of(mdp: FiniteMDP) -> "Known":
         """The public part of an MDP."""
-        return Known(mdp.start, mdp.terminal, mdp.allowed, mdp.discount, mdp.reward_range)
+        return Known(mdp.start, mdp.terminal, mdp.allowed, mdp.discount)
 
 
 class Model(NamedTuple):

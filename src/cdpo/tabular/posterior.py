@@ -11,7 +11,7 @@ from jax import Array
 from cdpo.errors import UserError
 from cdpo.noise import fold
 from cdpo.tabular.planning import Known, Model
-from cdpo.tabular.samplers import standard_gamma, student_t
+from cdpo.tabular.samplers import dirichlet, student_t
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,7 @@ class Posterior(eqx.Module):
 
     def sample(self, known: Known, key: Array) -> Model:
         """A model drawn from the posterior; `jax.vmap` over keys gives a set."""
-        weight = standard_gamma(fold(key, 0), self.concentration, smallest=self.prior.concentration)
-        transition = weight / jnp.sum(weight, axis=-1, keepdims=True)
+        transition = dirichlet(fold(key, 0), self.concentration, smallest=self.prior.concentration)
         return Model.build(transition, self.rewards.sample_mean(fold(key, 1)), known)
 
     def sample_set(self, known: Known, key: Array, models: int) -> Model:

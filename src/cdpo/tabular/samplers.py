@@ -1,4 +1,4 @@
-"""Exact gamma and Student t draws for the simulation.
+"""Exact gamma, Dirichlet and Student t draws for the simulation.
 
 `jax.random.gamma` runs a loop of its own for every element, which was much of the time of a simulation. Here gamma
 draws are vectorised: only the few rejected proposals are drawn again.
@@ -11,18 +11,35 @@ from jax import Array
 from cdpo.noise import fold, normal_from, uniform_pairs
 
 
-def standard_gamma(key: Array, shape: Array, *, smallest: float) -> Array:
-    """Gamma(shape, 1) for every entry of `shape`, all at least `smallest` > 0, by Marsaglia and Tsang (2000).
+def dirichlet(key: Array, concentration: Array, *, smallest: float) -> Array:
+    """Dirichlet draws over the last axis of `concentration`, all entries of which are at least `smallest` > 0.
 
-    Shape exactly one, the weight of a next state never seen under a flat prior, is an exponential and needs no
-    rejection. Shapes below one are drawn at shape + 1 and scaled by U^(1/shape); where `smallest` excludes them,
-    nothing is spent on that.
+    Below one, weights are drawn by their logarithms: at a concentration of .001 nine weights of ten are below every
+    number of float32, and a row of such has no sum. Where `smallest` excludes that, nothing is spent on it.
     """
     if smallest < 1:
-        below = shape < 1
-        uniform, _ = uniform_pairs(key, shape.shape, stream=1)
-        draws = standard_gamma(key, jnp.where(below, shape + 1, shape), smallest=1.0)
-        return jnp.where(below, draws * jnp.exp(jnp.log(uniform) / shape), draws)
+        return jax.nn.softmax(log_gamma(key, concentration), axis=-1)
+    weight = standard_gamma(key, concentration)
+    return weight / jnp.sum(weight, axis=-1, keepdims=True)
+
+
+def log_gamma(key: Array, shape: Array) -> Array:
+    """The logarithm of a Gamma(shape, 1) draw for every entry of `shape` > 0.
+
+    Shapes below one are drawn at shape + 1 and scaled by U^(1/shape) (Marsaglia and Tsang, 2000, section 6).
+    """
+    below = shape < 1
+    uniform, _ = uniform_pairs(key, shape.shape, stream=1)
+    logs = jnp.log(standard_gamma(key, jnp.where(below, shape + 1, shape)))
+    return jnp.where(below, logs + jnp.log(uniform) / shape, logs)
+
+
+def standard_gamma(key: Array, shape: Array) -> Array:
+    """Gamma(shape, 1) for every entry of `shape` >= 1, by Marsaglia and Tsang (2000).
+
+    Shape exactly one, the weight of a next state never seen under a flat prior, is an exponential and needs no
+    rejection.
+    """
     flat = shape.reshape(-1)
     slots = min(8, flat.shape[0])
 

@@ -5,12 +5,13 @@ serves every chunk, so a seed has the same bits whatever it is run with. Time ru
 blocks, each block's keys folded in from its index, so a longer run begins exactly as a shorter one.
 """
 
+import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ _MOST_SEEDS = 10**4
 _MOST_PERIOD = 10**6  # the noise of a block is drawn at once
 _MOST_RECORDS = 2**25  # blocks of all seeds, some ten numbers of each
 FRESH = 200  # models that judge an update in the ledger
+_JUDGED = ("model", "policy", "reward", "value", "memory")  # in the order in which a block comes by them
+_BAD = "not a finite number"
 _SEGMENT = 64  # blocks per call: short enough to report progress and to stop, long enough to cost nothing
 
 
@@ -60,6 +63,7 @@ class Record(NamedTuple):
     expected: Array  # sum of the mean rewards of the transitions taken
     value_gap: Array  # E_start[V* - V_pi] of the block's policy
     entry: Entry | None
+    bad: Array  # which quantity is not finite: the first of _JUDGED is one; zero if there is none
 
 
 class World(NamedTuple):
@@ -124,15 +128,28 @@ def _blocks(agent: Agent, period: int, ledger: bool, segment: int, steps: Array,
         before, action, after = jnp.unravel_index(cell, mdp.transition.shape)
         memory = agent.absorb(memory, Transitions(before, action, reward, after, counts))
 
+        earned = jnp.sum(reward * counts)
+        value_gap = world.optimum - mdp.start @ evaluate(truth, plan.policy, mdp.discount)
         record = Record(
-            reward=jnp.sum(reward * counts),
+            reward=earned,
             expected=jnp.sum(mdp.reward_mean[before, action, after] * counts),
-            value_gap=world.optimum - mdp.start @ evaluate(truth, plan.policy, mdp.discount),
+            value_gap=value_gap,
             entry=entry(carry.last, plan, memory, fold(key, 2)) if ledger and plan.model else None,
+            bad=_first_bad(plan.model, (plan.policy, plan.reference), earned, value_gap, memory),
         )
         return Carry(carry.block + 1, state, memory, without_model(plan)), record
 
     return jax.lax.scan(block, start, length=segment)
+
+
+def _first_bad(*quantities: Any) -> Array:
+    """The number, from one, of the first of these trees with a NaN or an infinity in it; zero if there is none."""
+    parts = [[x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)] for tree in quantities]
+    ends = np.cumsum([sum(x.size for x in part) for part in parts])
+    # All side by side: at every block one reduction, where one for each array would be felt.
+    finite = jnp.isfinite(jnp.concatenate([x.ravel() for part in parts for x in part]))
+    first = jnp.min(jnp.where(finite, ends[-1], jnp.arange(ends[-1])))
+    return jnp.where(first < ends[-1], 1 + jnp.sum(first >= ends), 0)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -155,7 +172,7 @@ def _advance_chunk(
 
 @dataclass(frozen=True)
 class Run:
-    """What one agent did: arrays with one row per seed, one column per block."""
+    """What one agent did: arrays with one row per seed, one column per block; NaN from where a seed was stopped."""
 
     agent: Agent
     seeds: np.ndarray  # [n]
@@ -166,6 +183,7 @@ class Run:
     value_gap: np.ndarray  # [n, blocks]
     average: np.ndarray  # [n], optimal average reward of each seed's MDP
     ledger: Entry | None  # fields [n, blocks]
+    stopped: dict[int, str] = field(default_factory=dict)  # seeds that bad numbers stopped: which, and where that was
 
     @property
     def ends(self) -> np.ndarray:
@@ -210,7 +228,8 @@ def simulate(
     """Run an agent for `steps` steps with seeds `seed`, ..., `seed + seeds - 1`.
 
     `period` is the number of steps between two plans (the environment's own by default), `progress` is called with
-    the agent-steps just done, `watch` sees every seed's whole state between segments.
+    the agent-steps just done, `watch` sees every seed's whole state between segments. A seed ends with the first NaN or
+    infinity among its models, policies, rewards, values and memory; the others go on as if it went on as well.
     """
     if isinstance(environment, FiniteMDP):
         environment = Fixed(environment, environment.states + 1)
@@ -222,24 +241,27 @@ def simulate(
 
     stop = threading.Event()
 
-    def run_chunk(lanes: np.ndarray) -> tuple[Record, np.ndarray]:
+    def run_chunk(lanes: np.ndarray) -> tuple[Record, np.ndarray, np.ndarray]:
         worlds = _worlds(environment, jax.random.key(0), jnp.asarray(lanes))
         carry = _begin_chunk(agent, prior, worlds)
-        live = int(np.isin(lanes, wanted).sum())
-        records = []
+        mine = np.isin(lanes, wanted)
+        live = mine
+        records: list[Record] = []
         for first in range(0, blocks, segment):
             if stop.is_set():
                 raise InterruptedError
             if watch is not None:
                 watch(first * period, lanes, carry)
-            carry, record = _advance_chunk(agent, period, ledger, segment, jnp.asarray(steps), worlds, carry)
-            records.append(jax.tree.map(np.asarray, record))
+            if live.any():
+                carry, record = _advance_chunk(agent, period, ledger, segment, jnp.asarray(steps), worlds, carry)
+                records.append(jax.tree.map(np.asarray, record))
+                live = live & (records[-1].bad == 0).all(axis=1)
             if progress is not None:
-                progress(live * (min((first + segment) * period, steps) - first * period))
+                progress(int(mine.sum()) * (min((first + segment) * period, steps) - first * period))
         if watch is not None:
             watch(steps, lanes, carry)
         joined = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1)[:, :blocks], *records)
-        return joined, np.asarray(worlds.average)
+        return _until_bad(joined, blocks), np.asarray(worlds.average), np.asarray(joined.bad)
 
     chunks = list(_chunks(wanted))
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -251,7 +273,34 @@ def simulate(
     mine = np.isin(np.concatenate(chunks), wanted)
     record: Any = jax.tree.map(lambda *rows: np.concatenate(rows)[mine], *(part[0] for part in parts))
     average = np.concatenate([part[1] for part in parts])[mine]
-    return Run(agent, wanted, steps, period, record.reward, record.expected, record.value_gap, average, record.entry)
+    bad = [row for part in parts for row in part[2]]
+    stopped = _stopped(wanted, itertools.compress(bad, mine), period)
+    return Run(
+        agent, wanted, steps, period, record.reward, record.expected, record.value_gap, average, record.entry, stopped
+    )
+
+
+def _stopped(seeds: np.ndarray, bad: Iterable[np.ndarray], period: int) -> dict[int, str]:
+    """Which seeds have a bad block, and what was bad in the first of them."""
+    found = {}
+    for seed, row in zip(seeds, bad, strict=True):
+        block = int(np.argmax(row > 0))
+        if row[block]:
+            what = _JUDGED[row[block] - 1]
+            found[int(seed)] = f"the {what} in block {block + 1}, after {block * period} steps: {_BAD}"
+    return found
+
+
+def _until_bad(record: Record, blocks: int) -> Record:
+    """Every row's numbers before its first bad block, and NaN from there on, [lanes, blocks]."""
+    bad = record.bad > 0
+    ends = np.where(bad.any(axis=1), bad.argmax(axis=1), blocks)[:, None]
+
+    def kept(numbers: np.ndarray) -> np.ndarray:
+        whole = np.pad(numbers, ((0, 0), (0, blocks - numbers.shape[1])))
+        return np.where(np.arange(blocks) < ends, whole, np.float32(np.nan))
+
+    return jax.tree.map(kept, record)
 
 
 def _chunks(seeds: np.ndarray) -> Iterator[np.ndarray]:

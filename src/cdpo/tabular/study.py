@@ -222,19 +222,23 @@ class Oracles:
 
 
 def record(cell: Cell, run: Run, oracle: Run) -> dict[str, Any]:
-    """What a cell leaves behind, in plain types."""
+    """What a cell leaves behind, in plain types; a seed that bad numbers stopped, or its oracle, has none."""
     lost = regret(run, oracle)
+    of_oracle = {seed: f"{why}, of the oracle" for seed, why in oracle.stopped.items()}
+    stopped = {**of_oracle, **run.stopped}
+    whole = np.array([seed not in stopped for seed in run.seeds])
     points = np.unique(np.linspace(0, len(lost.ends) - 1, min(_CURVE_POINTS, len(lost.ends))).round().astype(int))
-    curve = lost.realised[:, points]
+    curve = lost.realised[whole][:, points] if whole.any() else np.full((1, len(points)), np.nan)
     middle, low, high = mean_band(curve)
     return {
         **cell.identity,
         "seeds": run.seeds.tolist(),
-        "regret": lost.realised[:, -1].tolist(),
-        "expected_regret": lost.expected[:, -1].tolist(),
-        "normalised_regret": lost.normalised.tolist(),
-        "value_regret": lost.value[:, -1].tolist(),
-        "stuck_fraction": float(lost.stuck.mean()),
+        "stopped": {str(seed): why for seed, why in sorted(stopped.items())},
+        "regret": np.where(whole, lost.realised[:, -1], np.nan).tolist(),
+        "expected_regret": np.where(whole, lost.expected[:, -1], np.nan).tolist(),
+        "normalised_regret": np.where(whole, lost.normalised, np.nan).tolist(),
+        "value_regret": np.where(whole, lost.value[:, -1], np.nan).tolist(),
+        "stuck_fraction": float(lost.stuck[whole].mean()) if whole.any() else np.nan,
         "average_reward": run.average.tolist(),
         "curve": {
             "steps": lost.ends[points].tolist(),
@@ -242,7 +246,9 @@ def record(cell: Cell, run: Run, oracle: Run) -> dict[str, Any]:
             "low": _short(low),
             "high": _short(high),
         },
-        "ledger": None if run.ledger is None else summarise_ledger(run.ledger, cell.agent),
+        "ledger": summarise_ledger(jax.tree.map(lambda x: x[whole], run.ledger), cell.agent)
+        if run.ledger is not None and whole.any()
+        else None,
     }
 
 

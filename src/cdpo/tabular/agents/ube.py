@@ -9,7 +9,7 @@ from jax import Array
 
 from cdpo.errors import UserError
 from cdpo.tabular.agents.base import Belief, Plan, PosteriorAgent, probability_of_best
-from cdpo.tabular.planning import Model, action_values, evaluate
+from cdpo.tabular.planning import Known, Model, action_values, evaluate
 from cdpo.tabular.posterior import Posterior
 from cdpo.tabular.solve import solve
 
@@ -32,11 +32,23 @@ class UBE(PosteriorAgent):
         """Thompson actions on N(Q, zeta^2 u), u = nu + gamma^2 P u."""
         posterior, known, _ = belief
         total = jnp.sum(posterior.concentration, axis=-1)
-        most = known.reward_range[1] / (1 - known.discount)
         # sum_s' Var[P]/E[P] = (S - 1)/(total + 1) for a Dirichlet.
-        dynamics = most**2 * (total.shape[0] - 1) / (total + 1)
+        dynamics = largest_squared_value(posterior, known) * (total.shape[0] - 1) / (total + 1)
         rewards = expected_mean_variance(posterior) + dirichlet_variance(posterior, posterior.rewards.mean)
         return act_on_variance(last, belief, lambda _: rewards + dynamics, self.zeta)
+
+
+def largest_squared_value(posterior: Posterior, known: Known) -> Array:
+    """Q_max^2, a bound on E[V(s)^2] under the posterior for every policy and state.
+
+    The paper assumes |V| <= Q_max for certain, which no posterior of unbounded rewards can promise. Its proof takes no
+    more than this second moment. As V is a discounted sum of mean rewards, its root mean square is at most that of the
+    largest of them, over 1 - gamma.
+    """
+    rewards = posterior.rewards
+    squares = jnp.sum(posterior.transition * (rewards.mean**2 + rewards.mean_variance), axis=-1)
+    payable = known.allowed & ~known.terminal[:, None]
+    return jnp.max(jnp.where(payable, squares, 0.0)) / (1 - known.discount) ** 2
 
 
 def expected_mean_variance(posterior: Posterior) -> Array:

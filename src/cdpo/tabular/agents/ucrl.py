@@ -1,4 +1,9 @@
-"""UCRL2 (Jaksch et al., 2010), the tabular form of optimism in the face of uncertainty."""
+"""UCRL2 (Jaksch et al., 2010), the tabular form of optimism in the face of uncertainty.
+
+UCRL2 is told that rewards lie in [0, 1]. Here they are Gaussian, and nobody tells their range. So the widths of
+transitions are UCRL2's, and those of rewards are Student's: of the rewards of one (s, a, s'), which are Gaussian, while
+those of one (s, a) are a mixture of Gaussians, for which no width would hold.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,14 +15,17 @@ from jax import Array
 from cdpo.errors import UserError
 from cdpo.tabular.agents.base import Belief, Plan, PosteriorAgent
 from cdpo.tabular.planning import Known, Model, best_action, noise_floor, one_hot_policy
+from cdpo.tabular.posterior import Posterior
+
+_FEW = 10  # rewards: of fewer, the quantiles of Student's t at the levels needed here are far out
 
 
 @dataclass(frozen=True)
 class UCRL(PosteriorAgent):
     """Plans on the most favourable model of a confidence set around the empirical one.
 
-    Widths are UCRL2's. The objective is the discounted value, as for every agent here, and the plan is renewed each
-    block, as the other posterior agents' is.
+    The objective is the discounted value, as for every agent here, and the plan is renewed each block, as the other
+    posterior agents' is.
     """
 
     name: ClassVar[str] = "ucrl"
@@ -41,16 +49,44 @@ class UCRL(PosteriorAgent):
         states, actions, _ = count.shape
         visits = jnp.sum(count, axis=-1)
         n = jnp.maximum(visits, 1)
-        # UCRL2's logarithms take the time before the block; its first step counts as one.
+        # UCRL2's logarithm takes the time before the block; its first step counts as one.
         time = jnp.maximum(jnp.sum(count), 1)
-        low, high = known.reward_range
-        reward = jnp.sum(count * posterior.average, axis=-1) / n
-        spread = jnp.sqrt(7 * jnp.log(2 * states * actions * time / self.confidence) / (2 * n))
-        reward = jnp.where(visits > 0, jnp.minimum(reward + self.width * (high - low) * spread, high), high)
         frequency = jnp.where(visits[..., None] > 0, count / n[..., None], 1 / states)
         distance = self.width * jnp.sqrt(14 * states * jnp.log(2 * actions * time / self.confidence) / n)
+        # As in UCRL2, the most that (s, a) may pay and where it may lead are chosen apart from each other.
+        pays = largest_mean_rewards(posterior, self.confidence / 2, self.width)
+        reward = jnp.sum(_favourable_rows(frequency, distance, pays) * pays, axis=-1)
         policy, model = extended_value_iteration(frequency, reward, distance, known, last.policy)
         return Plan(policy, policy, model)
+
+
+def largest_mean_rewards(posterior: Posterior, confidence: float, width: float = 1.0) -> Array:
+    """Upper ends, [S, A, S], above which any mean reward lies with a probability of at most `confidence`.
+
+    At any time: a cell's share of `confidence` is divided among all numbers n of its rewards, as 1 / (n + 1) (n + 2).
+    From `_FEW` rewards on the interval is Student's, which needs no prior; of fewer it would be huge, and of one or
+    none there is no such interval. There the end is a quantile of the posterior, which is as good as the prior.
+    """
+    n, believed = posterior.count, posterior.rewards
+    level = confidence / (n.size * (n + 1) * (n + 2))
+    enough = n >= _FEW
+    deviation = jnp.where(
+        enough,
+        jnp.sqrt(posterior.scatter / jnp.maximum(n * (n - 1), 1)),
+        jnp.sqrt(believed.rate / (believed.shape * believed.strength)),
+    )
+    freedom = jnp.where(enough, jnp.maximum(n - 1, 1), 2 * believed.shape)
+    middle = jnp.where(enough, posterior.average, believed.mean)
+    return middle + width * student_t_above(level, freedom) * deviation
+
+
+def student_t_above(level: Array, freedom: Array) -> Array:
+    """A little more than the point that Student's t exceeds with a probability of `level` < 1/2, for freedom >= 1.
+
+    Wallace (1959): where t and a normal z have the same tail, z^2 >= (freedom - 1/2) log(1 + t^2 / freedom).
+    """
+    z = jax.scipy.special.ndtri(level)
+    return jnp.sqrt(freedom * jnp.expm1(z**2 / (freedom - 0.5)))
 
 
 def extended_value_iteration(
@@ -58,17 +94,8 @@ def extended_value_iteration(
 ) -> tuple[Array, Model]:
     """Optimal policy and model when each row may move by `distance` [S, A] in L1 towards better states."""
 
-    def optimistic(value: Array) -> Array:
-        """The rows that maximise the expected value: mass goes to the best state, from the worst ones up."""
-        order = jnp.argsort(-value)
-        rows = transition[:, :, order]
-        rows = rows.at[:, :, 0].set(jnp.minimum(rows[:, :, 0] + distance / 2, 1.0))
-        cumulated = jnp.minimum(jnp.cumsum(rows, axis=-1), 1.0)
-        kept = jnp.diff(cumulated, axis=-1, prepend=0.0)
-        return jnp.zeros_like(kept).at[:, :, order].set(kept)
-
     def backup(value: Array) -> tuple[Array, Array]:
-        rows = optimistic(value)
+        rows = _favourable_rows(transition, distance, value)
         return rows, reward + known.discount * jnp.einsum("sat,t->sa", rows, value)
 
     def sweep(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -77,8 +104,9 @@ def extended_value_iteration(
         new = jnp.where(known.terminal, 0.0, jnp.max(jnp.where(known.allowed, q, -jnp.inf), axis=-1))
         return new, jnp.max(jnp.abs(new - value)), count + 1
 
-    # From above: the largest value anything can have, so that every sweep is still optimistic.
-    top = jnp.maximum(known.reward_range[1], 0.0) / (1 - known.discount)
+    # From above: no policy's value is larger in any of the models, so that every sweep is still optimistic.
+    payable = jnp.where(known.allowed & ~known.terminal[:, None], reward, 0.0)
+    top = jnp.maximum(jnp.max(payable), 0.0) / (1 - known.discount)
     start = (jnp.where(known.terminal, 0.0, top), jnp.array(jnp.inf), jnp.array(0))
     tolerance = noise_floor(top)
     value, _, _ = jax.lax.while_loop(lambda c: (c[1] > tolerance) & (c[2] < sweeps), sweep, start)
@@ -88,3 +116,20 @@ def extended_value_iteration(
     gain = jnp.max(jnp.where(known.allowed, q, -jnp.inf), axis=-1) - jnp.take_along_axis(q, kept[:, None], 1)[:, 0]
     policy = one_hot_policy(jnp.where(gain > 10 * noise_floor(q), better, kept), known.allowed)
     return policy, Model(jnp.where(known.terminal, 0.0, rows), reward)
+
+
+def _favourable_rows(transition: Array, distance: Array, worth: Array) -> Array:
+    """The rows [S, A, S] within `distance` [S, A] of these, in L1, whose expectation of `worth` is largest.
+
+    `worth` is [S], of the states, or [S, A, S]. Mass goes to the best state, from the worst ones up.
+    """
+
+    def favourable(row: Array, distance: Array, worth: Array) -> Array:
+        order = jnp.argsort(-worth)
+        ranked = row[order]
+        ranked = ranked.at[0].set(jnp.minimum(ranked[0] + distance / 2, 1.0))
+        kept = jnp.diff(jnp.minimum(jnp.cumsum(ranked), 1.0), prepend=0.0)
+        return jnp.zeros_like(kept).at[order].set(kept)
+
+    own = None if worth.ndim == 1 else 0
+    return jax.vmap(jax.vmap(favourable, (0, 0, own)), (0, 0, own))(transition, distance, worth)
