@@ -17,9 +17,10 @@ from cdpo.report import write_report
 from cdpo.report.style import house
 from cdpo.runs import RunFolder
 from cdpo.solvers.policy import HostPolicy
-from cdpo.training.config import settings_of, task_of
+from cdpo.training.config import seeds_of, settings_of, task_of
 from cdpo.training.log import Log
-from cdpo.training.run import POLICY, STATE
+from cdpo.training.loop import Trainer
+from cdpo.training.run import POLICY, STATE, Journal
 from cdpo.training.schema import names, renamed
 from cdpo.training.store import load_arrays, restore
 
@@ -146,9 +147,17 @@ def test_a_training_run_that_was_interrupted_in_an_earlier_version_goes_on_where
     _, meta = load_arrays(folder.path / "checkpoints" / STATE, renamed)
     records = folder.records()
     assert meta["episode"] * len(meta["pupils"]) == len(records) < len(whole)
+    told_apart, trainer = {}, Trainer(task, settings_of(folder), seeds_of(folder))
     for pupil in meta["pupils"]:
         log = folder.path / "checkpoints" / f"replay-{pupil['seed']}.bin"
-        assert len(Log.read(log, pupil["rows"], 2 * task.observations + task.actions + 2)) == pupil["steps"]
+        told_apart[log] = Log.read(log, pupil["rows"], 2 * task.observations + task.actions + 2)
+        assert len(told_apart[log]) == pupil["steps"]
+    with folder.writing():
+        Journal(folder, trainer).close()
+    for (log, rows), seed in zip(told_apart.items(), seeds_of(folder), strict=True):
+        now = Log.read(log, len(rows), trainer.row_width)  # with the number of the episode, by what was measured
+        lengths = [record["episode_length"] for record in records if record["seed"] == seed]
+        np.testing.assert_array_equal(now, np.column_stack([rows, np.repeat(np.arange(len(lengths)), lengths)]))
 
 
 @pytest.mark.slow

@@ -200,8 +200,8 @@ class Kit(eqx.Module):
             ensemble, fit_state, metrics = fit(
                 ensemble, fit_state, replay, split, task=task, settings=self.ensemble, key=key
             )
-            held = residuals(ensemble, task, replay.transitions(split.spread(1, JUDGED)))
-            calibration = calibrate(held, split.counts[1])
+            held = residuals(ensemble, task, replay.transitions(split.judged(JUDGED)))
+            calibration = calibrate(held, split.judges)
         tested = residuals(ensemble, task, replay.transitions(split.spread(2, JUDGED)))
         measured = coverage_metrics(tested, calibration, "test")
         metrics |= jax.tree.map(lambda value: jnp.where(split.counts[2] > 0, value, jnp.nan), measured)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from cdpo.dynamics.replay import episodes_of
 from cdpo.errors import Notice, UserError
 from cdpo.files import Damaged, damaged, quoted
 from cdpo.runs import METRICS, RunFolder
@@ -103,7 +104,7 @@ def go_on(folder: RunFolder, trainer: Trainer) -> Checkpoint:
             raise _misfit(folder)
         for name, size in ((METRICS, found.metrics), (EventWriter.NAME, found.events)):
             _check_size(folder.inside(name), size)
-        rows = [_rows(folder, each, trainer.row_width) for each in found.pupils]
+        rows = [_rows(folder, each, trainer.task.observations, trainer.row_width) for each in found.pupils]
         return found, restore(trainer.minds(), found.arrays, names), rows
 
     found, minds, rows = newest(folder, read)
@@ -129,10 +130,15 @@ def policies(folder: RunFolder) -> tuple[dict[str, np.ndarray], list[Record]]:
     ]
 
 
-def _rows(folder: RunFolder, pupil: Record, width: int) -> np.ndarray:
+def _rows(folder: RunFolder, pupil: Record, observations: int, width: int) -> np.ndarray:
     """Of a seed's replay, float32 [n, width]; before the first of them there may be no file."""
-    count = pupil["rows"]
-    return Log.read(replay_path(folder, pupil["seed"]), count, width) if count else np.zeros((0, width), np.float32)
+    count, path = pupil["rows"], replay_path(folder, pupil["seed"])
+    if not count:
+        return np.zeros((0, width), np.float32)
+    if Log.is_current(path):
+        return Log.read(path, count, width)
+    rows = Log.read(path, count, width - 1)
+    return np.column_stack([rows, episodes_of(rows, observations)])
 
 
 def _check_size(path: Path, counted: int) -> None:
