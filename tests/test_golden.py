@@ -21,7 +21,7 @@ from cdpo.training.config import seeds_of, settings_of, task_of
 from cdpo.training.log import Log
 from cdpo.training.loop import Trainer
 from cdpo.training.run import POLICY, STATE, Journal
-from cdpo.training.schema import names, renamed
+from cdpo.training.schema import names, upgraded
 from cdpo.training.store import load_arrays, restore
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -117,7 +117,7 @@ def test_the_checkpoint_of_an_earlier_version_fits_the_agent_of_now_and_acts_as_
     shapes = jax.eval_shape(lambda key: settings.agent(task).begin(settings.hidden, key), jax.random.key(0))
     template = jax.tree.map(lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype), shapes)
     whole = folder.path / "checkpoints" / STATE
-    arrays, _ = load_arrays(whole if whole.exists() else whole.with_name(POLICY), renamed)
+    arrays, _ = load_arrays(whole if whole.exists() else whole.with_name(POLICY), upgraded)
     policies = restore(template, arrays, names).policy if whole.exists() else restore(template.policy, arrays, names)
     for lane, wanted in enumerate(expected["actions"]):
         acting = HostPolicy(jax.tree.map(lambda leaf, lane=lane: leaf[lane], policies))
@@ -144,7 +144,7 @@ def test_an_agent_of_an_earlier_version_is_what_it_was_and_learns_on(unpacked, c
 def test_a_training_run_that_was_interrupted_in_an_earlier_version_goes_on_where_it_was(unpacked, name):
     folder, whole = RunFolder.open(unpacked(name)), told(name)["records"]
     task = task_of(folder)
-    _, meta = load_arrays(folder.path / "checkpoints" / STATE, renamed)
+    _, meta = load_arrays(folder.path / "checkpoints" / STATE, upgraded)
     records = folder.records()
     assert meta["episode"] * len(meta["pupils"]) == len(records) < len(whole)
     told_apart, trainer = {}, Trainer(task, settings_of(folder), seeds_of(folder))

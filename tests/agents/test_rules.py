@@ -524,7 +524,7 @@ def improved(rule, solver):
 def test_ends_are_believed_once_one_was_seen(row, seen):
     agent, mind = begun(Greedy())
     replay = replay_of(60)
-    replay = dataclasses.replace(replay, rows=replay.rows.at[row, -1].set(1.0))
+    replay = dataclasses.replace(replay, rows=replay.rows.at[row, -2].set(1.0))
     assert not mind.belief.ends
     assert agent.kit.fit(mind, replay, KEY, KEY)[0].belief.ends == seen
 

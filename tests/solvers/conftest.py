@@ -41,7 +41,7 @@ def _belief(task, changes, noise=None):
     still, fits, losses = Normaliser.identity(size), jnp.ones((), jnp.int32), jnp.zeros(len(weights))
     ensemble = Ensemble(net, still, still, fits, losses, noise is not None, False, False)
     wide = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, size))
-    calibration = Calibration(jnp.ones(size), jnp.full(size, float(noise is not None)))
+    calibration = Calibration.gaussian(jnp.ones(size), jnp.full(size, float(noise is not None)))
     return Belief(ensemble, calibration, wide, jnp.array([-1e3, 1e3]), jnp.array(True), task)
 
 

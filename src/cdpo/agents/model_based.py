@@ -303,8 +303,7 @@ class ModelBased(Agent):
         kit, task = self.kit, self.kit.task
         self.rule.check(kit)
         ensemble = Ensemble.create(task, kit.ensemble, jax.random.fold_in(key, 0))
-        outputs = ensemble.targets.mean.shape[0]
-        calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
+        calibration = Calibration.none(ensemble.targets.mean.shape[0])
         anywhere = jnp.array([-jnp.inf, jnp.inf])
         range_ = jnp.broadcast_to(anywhere[:, None], (2, task.observations))
         belief = Belief(ensemble, calibration, range_, anywhere, jnp.asarray(False), task)

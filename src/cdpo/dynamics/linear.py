@@ -87,4 +87,4 @@ def fit_linear(
     noise = jnp.ones_like(deviation) if ensemble.gaussian else deviation
     metrics = {"model_rows": jnp.sum(counted), "model_noise": jnp.mean(deviation)}
     fitted = eqx.tree_at(lambda e: (e.net, e.fits), ensemble, (net, ensemble.fits + 1))
-    return fitted, Calibration(jnp.ones_like(deviation), noise), metrics
+    return fitted, Calibration.gaussian(jnp.ones_like(deviation), noise), metrics

@@ -26,7 +26,7 @@ from cdpo.training.config import is_whole
 from cdpo.training.events import EventWriter
 from cdpo.training.log import Log
 from cdpo.training.loop import Record, Trainer
-from cdpo.training.schema import names, renamed
+from cdpo.training.schema import names, upgraded
 from cdpo.training.store import load_arrays, restore
 
 FOLDER = "checkpoints"
@@ -86,7 +86,7 @@ def newest(folder: RunFolder, read: Callable[[Checkpoint], Read]) -> Read:
 
 def read_state(folder: RunFolder, name: str) -> Checkpoint:
     """A checkpoint by the name of its file."""
-    arrays, meta = load_arrays(folder.inside(FOLDER, name), renamed)
+    arrays, meta = load_arrays(folder.inside(FOLDER, name), upgraded)
     try:
         episode, metrics, events = (_count(meta[each]) for each in ("episode", "metrics", "events"))
         before = {"iterations": max(episode - 1, 0)}  # of a checkpoint from when there was one for each episode
@@ -122,7 +122,7 @@ def policies(folder: RunFolder) -> tuple[dict[str, np.ndarray], list[Record]]:
     path = folder.inside(FOLDER, POLICY)
     if not path.exists():
         raise UserError(f"{quoted(folder.path)} has no checkpoint yet; train it first")
-    arrays, meta = load_arrays(path, renamed)
+    arrays, meta = load_arrays(path, upgraded)
     evaluated, stopped = (each if isinstance(each := meta.get(name), list) else [] for name in ("evaluated", "stopped"))
     return arrays, [
         {"evaluated": value if isinstance(value, float) else None, "stopped": why if isinstance(why, str) else None}
