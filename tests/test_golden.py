@@ -83,6 +83,9 @@ def assert_close(found, wanted, **near):
 # which Adam makes of the sign of next to nothing a whole step, of 1e-3 or less.
 COMPUTED = {"rel": 1e-5, "abs": 1e-6}
 LEARNED = {"rel": 1e-2, "abs": 1e-2}
+# Other rows are held out than in 0.1.0, and calibration is another: of what was learned since then, only what is lived
+# through and done is held against it, not what models say.
+LIVED = ("seed", "episode", "env_steps", "return", "eval_return", "eval_change", "episode_length", "terminated")
 
 
 def said_by(agent):
@@ -136,7 +139,9 @@ def test_an_agent_of_an_earlier_version_is_what_it_was_and_learns_on(unpacked, c
     if after is None:  # there is nothing else in it
         return
     agent.learn(1).save(folder.parent / "again")
-    assert_close(said_by(agent), after, **LEARNED)
+    again = said_by(agent)
+    assert np.isfinite(np.array(again.pop("predicted"))).all() and after.pop("predicted") is not None
+    assert_close(again, after, **LEARNED)
     assert said_by(cdpo.load(folder.parent / "again")) == said_by(agent)
 
 
@@ -164,9 +169,14 @@ def test_a_training_run_that_was_interrupted_in_an_earlier_version_goes_on_where
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_training_run_that_was_interrupted_in_an_earlier_version_ends_as_if_it_had_not_been(unpacked, name):
     folder = unpacked(name)
+    interrupted = len(RunFolder.open(folder).records())
     assert _run(["resume", str(folder)]) == 0
     records = [{key: each[key] for key in each if key != "wall_s"} for each in RunFolder.open(folder).records()]
-    assert_close(records, told(name)["records"], **LEARNED)
+    expected = told(name)["records"]
+    assert_close(records[:interrupted], expected[:interrupted], **COMPUTED)
+    assert [each.keys() for each in records] == [each.keys() for each in expected]
+    records, expected = ([{key: each[key] for key in LIVED} for each in many] for many in (records, expected))
+    assert_close(records, expected, **LEARNED)
 
 
 @pytest.mark.parametrize("name", TABULAR)
