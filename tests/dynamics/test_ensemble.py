@@ -96,8 +96,8 @@ def test_of_the_first_episodes_blocks_of_rows_and_later_whole_episodes_are_held_
     found = sides(lengths_of(*[60] * 60, capacity=4096)).reshape(60, 60)
     first, later = found[:20], found[20:]
     assert (np.ptp(later, axis=1) == 0).all() and set(later[:, 0]) == {0, 1, 2}
-    assert all(np.ptp(block) == 0 for episode in first for block in np.split(episode, [25, 50]))
-    assert {len(set(episode)) for episode in first} == {1, 2}
+    assert all(np.ptp(block) == 0 for episode in first for block in np.split(episode, 6))
+    assert max(len(set(episode)) for episode in first) > 1
 
 
 def test_held_out_and_tested_rows_are_spread_evenly_over_episodes_however_few_or_short():

@@ -29,6 +29,7 @@ GAUSSIAN = tuple(NormalDist().inv_cdf((1 + level) / 2) for level in LEVELS)  # d
 _SHARES = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the noise, tried against the spread
 _FLOOR = 1e-6  # of a width in z-scores
 _DOUBT = 0.01  # nats per nat of scaling
+_ALIKE = 10.0  # rows that follow each other and tell as much as one draw
 _TRUSTED = 10.0  # rows at which what is fitted counts as much as no scaling, and the reach of a Gaussian variable
 
 
@@ -96,7 +97,10 @@ def calibrate(held: Residuals, count: Array) -> Calibration:
     log_scale = 0.5 * jnp.log(jnp.mean((held.error / widths) ** 2, axis=1))
     surprise = log_scale + jnp.mean(jnp.log(widths), axis=1)  # [shares, o]
     apart = jnp.abs(held.error) / widths
-    factors = jnp.quantile(apart, _FITTED, axis=1) / ndtri((1 + _FITTED) / 2)
+    # Of n draws the k-th smallest is above a share k / (n + 1) of others, not k / n (Vovk et al. 2005).
+    draws = jnp.maximum(count / _ALIKE, 1.0)
+    levels = jnp.minimum(jnp.array(LEVELS) * (1 + 1 / draws), 1.0)
+    factors = jnp.quantile(apart, levels[LEVELS.index(_FITTED)], axis=1) / ndtri((1 + _FITTED) / 2)
     factors = jnp.clip(factors, 0.1, 100.0)
     # Where the spread hardly varies all shares are as likely: the least scaling decides.
     best = jnp.argmin(surprise + _DOUBT * jnp.abs(jnp.log(factors)), axis=0)
@@ -105,7 +109,7 @@ def calibrate(held: Residuals, count: Array) -> Calibration:
     whole = jnp.take_along_axis(factors, best[None], axis=0)[0]
     factor = whole**trust
     kept = Calibration.gaussian(factor, factor * share * (base if held.noise is None else 1.0))
-    reach = jnp.quantile(jnp.take_along_axis(apart, best[None, None], axis=0)[0], jnp.array(LEVELS), axis=0) / whole
+    reach = jnp.quantile(jnp.take_along_axis(apart, best[None, None], axis=0)[0], levels, axis=0) / whole
     return kept._replace(reach=kept.reach * (reach / kept.reach) ** trust)
 
 
