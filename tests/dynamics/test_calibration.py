@@ -117,12 +117,12 @@ def test_without_rows_the_scale_is_one_and_the_reach_that_of_a_gaussian_variable
 
 def test_few_rows_that_are_alike_give_intervals_that_hold_their_share_on_average():
     def covers(key):
-        """Of fits to what stands still for ten rows, twelve times, on errors of any other rows."""
+        """Of fits to what stands still for five rows, twelve times, on errors of any other rows."""
         first, second = jax.random.split(key)
-        apart = jnp.repeat(jax.random.normal(first, (12, 1)), 10, axis=0)
-        held = Residuals(2 * apart, jnp.ones((120, 1)), None)
+        apart = jnp.repeat(jax.random.normal(first, (12, 1)), 5, axis=0)
+        held = Residuals(2 * apart, jnp.ones((60, 1)), None)
         new = Residuals(2 * jax.random.normal(second, (400, 1)), jnp.ones((400, 1)), None)
-        return coverage(new, calibrate(held, jnp.asarray(120.0)))[:, 0]
+        return coverage(new, calibrate(held, jnp.asarray(60.0)))[:, 0]
 
     found = np.mean(jax.jit(jax.vmap(covers))(jax.random.split(jax.random.key(0), 400)), axis=0)
     assert found[LEVELS.index(0.5)] == pytest.approx(0.5, abs=0.04)

@@ -29,7 +29,7 @@ GAUSSIAN = tuple(NormalDist().inv_cdf((1 + level) / 2) for level in LEVELS)  # d
 _SHARES = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the noise, tried against the spread
 _FLOOR = 1e-6  # of a width in z-scores
 _DOUBT = 0.01  # nats per nat of scaling
-_ALIKE = 10.0  # rows that follow each other and tell as much as one draw
+_ALIKE = 5.0  # rows that follow each other and tell as much as one draw
 _TRUSTED = 10.0  # rows at which what is fitted counts as much as no scaling, and the reach of a Gaussian variable
 
 
