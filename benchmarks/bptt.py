@@ -34,7 +34,7 @@ def untrained(settings: EnsembleSettings) -> ModelSet:
     ensemble, size = Ensemble.create(TASK, settings, KEY), TASK.observations
     anywhere = jnp.array([-jnp.inf, jnp.inf])
     range_ = jnp.broadcast_to(anywhere[:, None], (2, size))
-    calibration = Calibration(jnp.ones(size), jnp.zeros(size))
+    calibration = Calibration.none(size)
     belief = Belief(ensemble, calibration, range_, anywhere, jnp.asarray(False), TASK)
     return sampled_models(belief, MODELS, "subset", KEY)
 

@@ -20,6 +20,7 @@ from bptt import best_of
 from cdpo.tasks import find_task
 from cdpo.training.loop import Trainer
 from cdpo.training.presets import preset
+from cdpo.training.sizes import row_width
 
 TASK = find_task("HalfCheetah-v5")
 ROWS, BATCH, HIDDEN = 10_000, 256, (256, 256)
@@ -28,10 +29,10 @@ Work = Callable[[], object]
 
 
 def rows() -> np.ndarray:
-    """Transitions that no environment made: [observation, action, reward, next, terminated]."""
+    """Transitions that no environment made: [observation, action, reward, next, terminated, episode]."""
     random = np.random.default_rng(0)
-    drawn = random.uniform(-1, 1, (ROWS, 2 * TASK.observations + TASK.actions + 2)).astype(np.float32)
-    drawn[:, -1] = 0
+    drawn = random.uniform(-1, 1, (ROWS, row_width(TASK))).astype(np.float32)
+    drawn[:, -2:] = 0
     return drawn
 
 
@@ -64,7 +65,7 @@ def theirs(updates: int) -> dict[str, Work]:
         model = kind("MlpPolicy", TASK.make(), seed=0, **told)
         model.set_logger(Logger(None, []))
         for row in rows():
-            seen, done, reward, following, ended = np.split(row, (d, d + m, d + m + 1, -1))
+            seen, done, reward, following, ended, _ = np.split(row, (d, d + m, d + m + 1, -2, -1))
             model.replay_buffer.add(seen, following, done, reward, ended, [{}])
         return lambda: model.train(gradient_steps=updates, batch_size=BATCH)
 

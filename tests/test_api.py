@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import pairwise
 
 import gymnasium
 import numpy as np
@@ -55,6 +56,21 @@ def test_the_model_predicts_mean_and_spread(agent):
     assert means.shape == (3, 2)
     with pytest.raises(UserError, match="observations of 2"):
         agent.model.predict(np.zeros(3), np.zeros(1))
+
+
+def test_the_model_gives_intervals_of_any_level(agent):
+    model, seen, done = agent.model, np.zeros((3, 2)), np.zeros((3, 1))
+    mean, _ = model.predict(seen, done)
+    ends = [model.interval(seen, done, level) for level in (0.2, 0.5, 0.9, 0.99)]
+    for narrow, wide in pairwise(ends):
+        assert (wide[0] <= narrow[0]).all() and (narrow[1] <= wide[1]).all() and (wide[0] < wide[1]).all()
+    np.testing.assert_allclose((ends[0][0] + ends[0][1]) / 2, mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(model.interval(seen, done), ends[2])
+    low, high = model.interval(seen[0], done[0])
+    assert low.shape == high.shape == (2,)
+    for level in (0, 1, 50, np.nan):
+        with pytest.raises(UserError, match="level must be above 0 and below 1"):
+            model.interval(seen, done, level)
 
 
 def test_saved_and_loaded_it_goes_on_as_if_it_had_not_been(tmp_path, agent, tiny):

@@ -276,7 +276,7 @@ def test_seeds_in_one_program_learn_as_they_do_alone(name, compiled_well):
     keys = jax.random.split(jax.random.key(0), 2)
     one = jnp.ones((), jnp.int32)  # random step, before those of the policy
     minds = [made.begin((4,), key)._replace(rows=one) for key in keys]
-    full = jnp.asarray(np.random.default_rng(0).uniform(-0.9, 0.9, (2, 16, 5)), jnp.float32).at[..., -1].set(0.0)
+    full = jnp.asarray(np.random.default_rng(0).uniform(-0.9, 0.9, (2, 16, 6)), jnp.float32).at[..., -2:].set(0.0)
     replays = [Replay(rows, jnp.asarray(size, jnp.int32), 1, 1) for rows, size in zip(full, (10, 7), strict=True)]
     starts, second = Starts(jnp.zeros((1, 1)), replays[0], *jnp.zeros((2, 1)), jnp.ones(3)), jnp.asarray(2)
 

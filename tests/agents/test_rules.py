@@ -70,13 +70,13 @@ def begun(rule):
 
 @cache
 def real_rows():
-    """Of one episode with random actions."""
+    """With random actions; they count as ten episodes."""
     env, rng, rows = TASK.make(), np.random.default_rng(0), []
     observation, _ = env.reset(seed=0)
-    for _ in range(100):
+    for number in range(100):
         action = rng.uniform(-1, 1, 1).astype(np.float32)
         following, reward, ended, _, _ = env.step(action)
-        rows.append(np.concatenate([observation, action, [reward], following, [ended]]))
+        rows.append(np.concatenate([observation, action, [reward], following, [ended], [number // 10]]))
         observation = following
     env.close()
     return np.array(rows, np.float32)
@@ -339,8 +339,10 @@ def fitted():
 def told_of(ensemble, replay, settings):
     """The calibration by held-out rows, and what it covers of the test rows."""
     split = split_rows_of(replay, settings, KEY)
-    held, tested = (residuals(ensemble, TASK, replay.transitions(split.spread(part, JUDGED))) for part in (1, 2))
-    calibration = calibrate(held, split.counts[1])
+    held, tested = (
+        residuals(ensemble, TASK, replay.transitions(rows)) for rows in (split.judged(JUDGED), split.spread(2, JUDGED))
+    )
+    calibration = calibrate(held, split.judges)
     return calibration, coverage_metrics(tested, calibration, "test")
 
 
@@ -522,7 +524,7 @@ def improved(rule, solver):
 def test_ends_are_believed_once_one_was_seen(row, seen):
     agent, mind = begun(Greedy())
     replay = replay_of(60)
-    replay = dataclasses.replace(replay, rows=replay.rows.at[row, -1].set(1.0))
+    replay = dataclasses.replace(replay, rows=replay.rows.at[row, -2].set(1.0))
     assert not mind.belief.ends
     assert agent.kit.fit(mind, replay, KEY, KEY)[0].belief.ends == seen
 

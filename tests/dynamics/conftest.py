@@ -52,7 +52,7 @@ def _believe(task, ensemble, scale=1.0, noise=0.0, rewards=(-1e3, 1e3), ends=Tru
     outputs = ensemble.targets.mean.shape[0]
     vector = lambda value: jnp.broadcast_to(jnp.asarray(value, jnp.float32), outputs)  # noqa: E731
     range_ = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, task.observations))
-    calibration = Calibration(vector(scale), vector(noise))
+    calibration = Calibration.gaussian(vector(scale), vector(noise))
     return Belief(ensemble, calibration, range_, jnp.array(rewards), jnp.array(ends), task)
 
 

@@ -41,10 +41,10 @@ def fit_once(task, settings, *given):
     return fit(*given[:-1], task=task, settings=settings, key=given[-1])
 
 
-def replay_of(observation, action, following, capacity=CAPACITY):
-    """Of arrays [N, d], [N, m], [N, d]."""
-    nothing = np.zeros((len(observation), 1))
-    rows = np.concatenate([observation, action, nothing, following, nothing], axis=-1)
+def replay_of(observation, action, following, capacity=CAPACITY, steps=1):
+    """Of arrays [N, d], [N, m], [N, d], in episodes of so many steps."""
+    nothing, episodes = np.zeros((len(observation), 1)), np.arange(len(observation))[:, None] // steps
+    rows = np.concatenate([observation, action, nothing, following, nothing, episodes], axis=-1)
     rows = np.pad(rows, ((0, capacity - len(rows)), (0, 0))).astype(np.float32)
     size = jnp.asarray(len(observation), jnp.int32)
     return Replay(jnp.asarray(rows), size, observation.shape[-1], action.shape[-1])
@@ -77,15 +77,66 @@ def roles(split):
 # --- which rows serve for what
 
 
+def lengths_of(*lengths, capacity=2048):
+    """A replay of episodes of these lengths, in which nothing moves."""
+    episodes = np.repeat(np.arange(len(lengths)), lengths)[:, None]
+    rows = np.pad(
+        np.concatenate([np.zeros((len(episodes), 5)), episodes], axis=-1), ((0, capacity - sum(lengths)), (0, 0))
+    )
+    return Replay(jnp.asarray(rows, jnp.float32), jnp.asarray(sum(lengths), jnp.int32), 1, 1)
+
+
+def sides(replay, key=KEY):
+    """0, 1 or 2 for training, held-out and test rows."""
+    split = split_of(replay, SMALL, key)
+    return sum(part * np.asarray(split.member_of(part)) for part in (1, 2))[: int(replay.size)]
+
+
+def test_of_the_first_episodes_blocks_of_rows_and_later_whole_episodes_are_held_out_or_tested_on():
+    found = sides(lengths_of(*[60] * 60, capacity=4096)).reshape(60, 60)
+    first, later = found[:20], found[20:]
+    assert (np.ptp(later, axis=1) == 0).all() and set(later[:, 0]) == {0, 1, 2}
+    assert all(np.ptp(block) == 0 for episode in first for block in np.split(episode, 6))
+    assert max(len(set(episode)) for episode in first) > 1
+
+
+def test_held_out_and_tested_rows_are_spread_evenly_over_episodes_however_few_or_short():
+    for lengths, most in (
+        ((200,) * 5, 0.06),
+        ((1000,), 0.05),
+        ((60,) * 30, 0.06),
+        ((10,) * 40, 0.06),
+        ((200,) * 40, 0.06),
+    ):
+        parts = np.array(
+            [
+                np.bincount(sides(lengths_of(*lengths, capacity=8192), jax.random.key(seed)), minlength=3)
+                for seed in range(20)
+            ]
+        )
+        shares = parts / sum(lengths)
+        np.testing.assert_allclose(shares.mean(axis=0), [0.85, 0.1, 0.05], atol=0.02)
+        assert shares.std(axis=0).max() < most  # by draws of their own it would be up to .08
+
+
+@pytest.mark.parametrize("lengths", [(1,), (9,), (9, 12), (3,) * 15, (24, 30, 11, 8)])
+def test_however_short_the_episodes_there_are_rows_to_train_on(lengths):
+    for seed in range(20):
+        split = split_of(lengths_of(*lengths), SMALL, jax.random.key(seed))
+        assert split.counts[0] >= min(sum(lengths), 5) and sum(split.counts) == sum(lengths)
+
+
 @pytest.mark.parametrize("data", ["bootstrap", "disjoint"])
 def test_a_rows_side_and_weights_depend_on_its_number_alone(data):
     chosen = EnsembleSettings(heads=3, held_out=0.3, test=0.2, data=data)
-    grow = lambda s, a: s  # noqa: E731
-    small = split_of(some_replay(grow, 30, capacity=32), chosen, KEY)
-    large = split_of(some_replay(grow, 100, seed=1, capacity=128), chosen, KEY)
-    for some, more in zip(roles(small), roles(large), strict=True):
-        assert some == {row for row in more if row < 30}
-    np.testing.assert_array_equal(small.weights[:30], large.weights[:30])
+    small, middle, large = (
+        split_of(lengths_of(*lengths, capacity=capacity), chosen, KEY)
+        for lengths, capacity in (((60, 37), 128), ((60, 70), 256), ((60, 70, *[40] * 25), 2048))
+    )
+    for some, more, most in zip(roles(small), roles(middle), roles(large), strict=True):
+        assert some == {row for row in more if row < 97}
+        assert more == {row for row in most if row < 130}
+    np.testing.assert_array_equal(small.weights[:97], large.weights[:97])
 
 
 def test_training_held_out_and_test_rows_are_apart_and_are_all_rows():
@@ -337,6 +388,21 @@ def test_a_fit_learns_a_linear_system_and_the_next_one_goes_on_from_there(task):
     np.testing.assert_allclose(mean, np.broadcast_to([[[0.1], [-0.1]]], (3, 2, 1)), atol=0.05)
 
 
+def test_normalisers_are_of_training_rows_alone(task):
+    replay = some_replay(linear)
+    _, split, after, _ = fitted(task, replay)
+    train = np.asarray(split.train[: split.counts[0]])
+    s, following = (np.asarray(replay.rows)[train, column].astype(np.float64) for column in (0, 3))
+    for found, values in ((after.inputs, s), (after.targets, following - s)):
+        np.testing.assert_allclose(found.mean[0], values.mean(), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(found.deviation[0], values.std(), rtol=1e-4)
+    others = jnp.asarray(np.setdiff1d(np.arange(ROWS), train))
+    assert len(others)
+    loud = eqx.tree_at(lambda r: r.rows, replay, replay.rows.at[others[:, None], jnp.array([0, 3])].multiply(1e3))
+    _, _, same, _ = fitted(task, loud)
+    jax.tree.map(np.testing.assert_array_equal, (same.inputs, same.targets), (after.inputs, after.targets))
+
+
 def test_a_fit_draws_training_rows_alone(task):
     replay = some_replay(linear)
     before, split, after, _ = fitted(task, replay)
@@ -382,7 +448,7 @@ def test_a_fit_by_the_unrolled_loss_learns_a_linear_system(task):
     s, a, b = rng.uniform(-1, 1, size=(3, ROWS // 2, 1)).astype(np.float32)
     then = s + linear(s, a)
     order = lambda *parts: np.stack(parts, axis=1).reshape(-1, 1)  # noqa: E731, episodes of two steps
-    replay = replay_of(order(s, then), order(a, b), order(then, then + linear(then, b)))
+    replay = replay_of(order(s, then), order(a, b), order(then, then + linear(then, b)), steps=2)
     before, split, after, _ = fitted(task, replay, chosen=EnsembleSettings(**{**vars(SMALL), "unrolled": 2}))
     errors = [held_out_loss(each, task, replay, split) for each in (before, after)]
     assert np.all(errors[1] < 0.1 * errors[0])
@@ -411,7 +477,7 @@ def test_a_first_fit_learns_as_well_in_any_units_of_the_state(task):
     losses = []
     for unit in (1.0, 0.01, 100.0):
         replay = some_replay(linear)
-        scaled = replay.rows * jnp.array([unit, 1.0, 1.0, unit, 1.0])  # s and s'
+        scaled = replay.rows * jnp.array([unit, 1.0, 1.0, unit, 1.0, 1.0])  # s and s'
         _, _, _, [metrics] = fitted(task, eqx.tree_at(lambda r: r.rows, replay, scaled))
         losses.append((metrics["model_held_out_loss"], metrics["model_held_out_loss_heads"]))
     np.testing.assert_allclose(losses[1:], losses[:1] * 2, atol=0.02)

@@ -33,7 +33,8 @@ def lived(count, seed=0, capacity=CAPACITY, follows=None):
     a = rng.uniform(-1, 1, (count, 2)) if follows is None else -s @ follows.T + 1e-3 * rng.normal(size=(count, 2))
     following = s @ SYSTEM.A.T + BOUND * a @ SYSTEM.B.T + SYSTEM.noise * rng.normal(size=s.shape)
     nothing = np.zeros((count, 1))
-    rows = np.concatenate([s, a, nothing, following, nothing], axis=-1)
+    episodes = np.arange(count)[:, None]  # of one step each
+    rows = np.concatenate([s, a, nothing, following, nothing, episodes], axis=-1)
     rows = np.pad(rows, ((0, capacity - count), (0, 0)))
     return Replay(jnp.asarray(rows, jnp.float32), jnp.asarray(count, jnp.int32), 3, 2)
 
@@ -218,6 +219,16 @@ def test_rows_of_the_test_have_no_say_and_held_out_rows_have():
         return np.abs(weights_of(fitted(other)[0])[0] - weights_of(ensemble)[0]).max()
 
     assert moved(2) < 1e-5 < 1e-3 < moved(1)
+
+
+def test_normalisers_are_of_all_rows_but_the_tests():
+    replay = lived(100)
+    ensemble, *_, split = fitted(replay)
+    told = np.asarray(replay.rows, np.float64)[np.setdiff1d(np.arange(100), split.test[: split.counts[2]])]
+    changes = told[:, 6:9] - told[:, :3]
+    np.testing.assert_allclose(ensemble.targets.deviation, changes.std(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(ensemble.targets.mean, changes.mean(axis=0), atol=1e-5)
+    assert len(told) < 100
 
 
 @pytest.mark.parametrize(("known", "word"), [({}, "reward"), ({"reward": TASK.reward}, "end")])

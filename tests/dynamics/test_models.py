@@ -242,3 +242,13 @@ def test_the_belief_predicts_the_references_mean_and_the_calibrated_spread(belie
     mean, deviation = noisy.predict(observation, action)
     np.testing.assert_allclose(mean, members[0], rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(deviation, np.sqrt((SCALE * spread) ** 2 + noise**2), rtol=1e-3)
+
+
+def test_the_beliefs_intervals_are_about_the_mean_and_reach_as_far_as_the_map_says(belief):
+    mapped = eqx.tree_at(lambda b: b.calibration.reach, belief, belief.calibration.reach * jnp.array([0.5, 2.0]))
+    observation, action = (part[0] for part in inputs(1))
+    mean, deviation = mapped.predict(observation, action)
+    for level, deviations in ((0.5, 0.67449), (0.9, 1.64485), (0.99, 2.57583)):
+        low, high = mapped.interval(observation, action, level)
+        np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose((high - low) / 2, deviations * deviation * np.array([0.5, 2.0]), rtol=1e-3)

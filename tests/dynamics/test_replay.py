@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdpo.dynamics.replay import Replay, draw_below
+from cdpo.dynamics.replay import Replay, draw_below, episodes_of, row_width
 
 D, M = 2, 1
-WIDTH = 2 * D + M + 2
+WIDTH = row_width(D, M)
 append = jax.jit(Replay.append)
 draw_many = jax.jit(lambda key, size: draw_below(key, (500,), size))
 
@@ -37,8 +37,8 @@ def test_rows_are_kept_in_order_and_padding_is_overwritten():
 def test_a_run_goes_on_to_the_end_of_its_episode_and_among_the_rows_that_it_may_use():
     states = np.array([0, 1, 2, 3, 10, 11, 20, 21, 22, 23], np.float32)[:, None] * np.ones(D, np.float32)
     kept = np.zeros((12, WIDTH), np.float32)
-    kept[:10, :D], kept[:10, D + M + 1 : -1] = states, states + 1
-    kept[3, -1] = 1.0  # the first episode ends, the second is cut off; what follows begins elsewhere
+    kept[:10, :D], kept[:10, D + M + 1 : -2] = states, states + 1
+    kept[:10, -1] = [3, 3, 3, 3, 4, 4, 5, 5, 5, 5]
     replay = Replay(jnp.asarray(kept), jnp.asarray(10), D, M)
     among = jnp.ones(12, bool).at[8].set(False)
     index = jnp.array([[0, 2, 3], [5, 6, 9]])
@@ -50,9 +50,9 @@ def test_a_run_goes_on_to_the_end_of_its_episode_and_among_the_rows_that_it_may_
     np.testing.assert_array_equal(taken.next[0], taken.observation[0] + 1)
 
 
-def test_a_start_where_an_end_was_is_no_run():
-    kept = np.zeros((3, WIDTH), np.float32)
-    kept[0, -1] = 1.0  # ends where the next episode begins
+def test_a_start_where_an_episode_ended_is_no_run():
+    kept = np.zeros((3, WIDTH), np.float32)  # nothing ever moves
+    kept[1:, -1] = 1
     counts = Replay(jnp.asarray(kept), jnp.asarray(3), D, M).runs(jnp.arange(2), 2, jnp.ones(3, bool))[1]
     np.testing.assert_array_equal(counts, [[1, 1], [0, 1]])
 
@@ -65,6 +65,22 @@ def test_rows_are_observation_action_reward_next_and_end():
     np.testing.assert_array_equal(one.reward[0], expected[3])
     np.testing.assert_array_equal(one.next[0], expected[4:6])
     np.testing.assert_array_equal(one.terminated[0], expected[6])
+    assert filled(3, 4).episodes[2] == expected[7]
+
+
+def test_a_run_does_not_go_on_beyond_the_last_row():
+    full = Replay(jnp.zeros((2, WIDTH)), jnp.asarray(2), D, M)
+    counts = full.runs(jnp.arange(2), 3, jnp.ones(2, bool))[1]
+    np.testing.assert_array_equal(counts, [[1, 1], [1, 0], [0, 0]])
+
+
+def test_episodes_of_rows_that_do_not_tell_theirs_are_found_by_where_they_begin():
+    states = np.array([0, 1, 2, 0, 1, 5, 6], np.float32)[:, None] * np.ones(D, np.float32)
+    kept = np.zeros((7, WIDTH - 1), np.float32)
+    kept[:, :D], kept[:, D + M + 1 : -1] = states, states + 1
+    kept[4, -1], kept[4, D + M + 1 : -1] = 1.0, 5.0  # ends where the next episode begins; the one before was cut off
+    np.testing.assert_array_equal(episodes_of(kept, D), [0, 0, 0, 1, 1, 2, 2])
+    assert episodes_of(kept[:0], D).shape == (0,)
 
 
 @settings(derandomize=True, max_examples=20, deadline=None)

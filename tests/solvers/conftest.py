@@ -41,7 +41,7 @@ def _belief(task, changes, noise=None):
     still, fits, losses = Normaliser.identity(size), jnp.ones((), jnp.int32), jnp.zeros(len(weights))
     ensemble = Ensemble(net, still, still, fits, losses, noise is not None, False, False)
     wide = jnp.broadcast_to(jnp.array([[-1e3], [1e3]]), (2, size))
-    calibration = Calibration(jnp.ones(size), jnp.full(size, float(noise is not None)))
+    calibration = Calibration.gaussian(jnp.ones(size), jnp.full(size, float(noise is not None)))
     return Belief(ensemble, calibration, wide, jnp.array([-1e3, 1e3]), jnp.array(True), task)
 
 
@@ -57,10 +57,11 @@ def _policy(task, seed=0, extra=0, hidden=(8,)):
 
 
 def _starts(initial, weights=(1.0, 0.0, 0.0), visited=None, low=-2.0, high=2.0, actions=1):
-    """From initial states [I, d], and transitions [N, 2 d + m + 2]."""
+    """From initial states [I, d], and transitions [N, 2 d + m + 2] of one episode."""
     initial = jnp.asarray(initial, jnp.float32)
     size = initial.shape[-1]
     rows = jnp.zeros((1, 2 * size + actions + 2)) if visited is None else jnp.asarray(visited, jnp.float32)
+    rows = jnp.pad(rows, ((0, 0), (0, 1)))
     replay = Replay(rows, jnp.asarray(len(rows), jnp.int32), size, actions)
     return Starts(initial, replay, jnp.full(size, low), jnp.full(size, high), jnp.asarray(weights, jnp.float32))
 

@@ -42,14 +42,20 @@ def test_an_episode_depends_on_its_seed_and_number_alone():
     lived(used, task, 0)
     again, same = (lived(each, task, 1) for each in (used, fresh))
     np.testing.assert_array_equal(again.rows, same.rows)
-    assert again.ended and again.rows[-1, -1] == 1 and not again.rows[:-1, -1].any()
+    assert again.ended and again.rows[-1, -2] == 1 and not again.rows[:-1, -2].any()
     np.testing.assert_array_equal(initial_states(used, task, 5), initial_states(fresh, task, 5))
+
+
+def test_rows_end_with_the_number_of_their_episode():
+    task = find_task("pendulum-swingup", horizon=5)
+    numbers = [set(lived(task.make(), task, number).rows[:, -1]) for number in (0, 1, 2**24 - 1)]
+    assert numbers == [{0.0}, {1.0}, {2.0**24 - 1}]
 
 
 def test_a_time_limit_is_no_end_and_rows_join():
     task = find_task("pendulum-swingup", horizon=30)
     episode = lived(task.make(), task, 0)
-    assert episode.rows.shape == (30, 7) and not episode.ended and not episode.rows[:, -1].any()
+    assert episode.rows.shape == (30, 8) and not episode.ended and not episode.rows[:, -2].any()
     np.testing.assert_array_equal(episode.rows[1:, :2], episode.rows[:-1, 4:6])
     assert np.abs(episode.rows[:, 2]).max() <= 1
     assert episode.total == pytest.approx(episode.rows[:, 3].sum(), abs=1e-4)

@@ -117,7 +117,7 @@ def test_what_is_no_log_is_said_to_be_none(tmp_path, log, complaint):
 
 def test_a_newer_or_impossible_log_is_refused(log, complaint):
     for version, width, words in (
-        (2, 7, "newer cdpo"),
+        (3, 7, "newer cdpo"),
         (0, 7, "damaged"),
         (1, 0, "damaged"),
         (1, 2**32 - 1, "damaged"),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow  # each trains in several processes
 
 def state(folder: Path) -> dict[str, np.ndarray]:
     arrays, meta = load_arrays(folder / "checkpoints" / "state.npz")
-    rows = {f"replay {p['seed']}": Log.read(folder / "checkpoints" / f"replay-{p['seed']}.bin", p["rows"], 7)
+    rows = {f"replay {p['seed']}": Log.read(folder / "checkpoints" / f"replay-{p['seed']}.bin", p["rows"], 8)
             for p in meta["pupils"]}  # fmt: skip
     return {**arrays, **rows}
 

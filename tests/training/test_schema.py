@@ -9,15 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy.stats import norm
 
 from cdpo.agents import RULES
+from cdpo.dynamics.calibration import LEVELS
 from cdpo.dynamics.networks import MLP
 from cdpo.solvers.mpo import MPOState
 from cdpo.solvers.sac import SACState
 from cdpo.solvers.values import Critics
 from cdpo.tasks import find_task
 from cdpo.training.presets import build_settings
-from cdpo.training.schema import NAMES, STEPS, names, renamed
+from cdpo.training.schema import NAMES, STEPS, names, upgraded
 from cdpo.training.store import VERSION, flatten, load_arrays, restore, save_arrays
 
 # Every rule as it is, and what else decides on what is remembered.
@@ -177,10 +179,30 @@ OF_1 = {
 @pytest.mark.parametrize("name", OF_1)
 def test_names_of_version_1_are_those_of_version_2(name):
     """These pairs hold for good: what version 3 calls them is for the tests of its own step."""
-    assert STEPS[1](name) == OF_1[name]
+    array = np.ones(1)
+    assert STEPS[1]({name: array}) == {OF_1[name]: array}
 
 
-def test_names_go_through_all_steps_between(monkeypatch):
+def test_arrays_of_version_1_that_would_have_one_name_are_damage():
+    with pytest.raises(ValueError, match="one name"):
+        STEPS[1]({".belief.range": np.ones(1), "[model].range": np.ones(1), ".model.range": np.ones(1)})
+
+
+def test_intervals_of_version_2_reach_as_far_as_those_of_a_gaussian_variable():
+    scale = np.ones((3, 2), np.float32)  # of three seeds
+    found = STEPS[2]({"model.calibration.scale": scale})
+    reach = found.pop("model.calibration.reach")
+    assert found == {"model.calibration.scale": scale}
+    assert (reach.dtype, reach.shape) == (np.float32, (3, len(LEVELS), 2))
+    np.testing.assert_allclose(reach[1, :, 1], norm.ppf((1 + np.array(LEVELS)) / 2), rtol=1e-6)
+    for other in ({}, {"model.calibration.scale": np.float32(1)}):  # no model; and what the library never wrote
+        assert STEPS[2](other) == other
+
+
+def test_arrays_go_through_all_steps_between(monkeypatch):
+    def step(number):
+        return lambda arrays: {f"{name} {number}": array for name, array in arrays.items()}
+
     monkeypatch.setattr("cdpo.training.schema.VERSION", 3)
-    monkeypatch.setattr("cdpo.training.schema.STEPS", {1: lambda name: name + " two", 2: lambda name: name + " three"})
-    assert [renamed("x", version) for version in (1, 2, 3)] == ["x two three", "x three", "x"]
+    monkeypatch.setattr("cdpo.training.schema.STEPS", {1: step("two"), 2: step("three")})
+    assert [list(upgraded({"x": 0}, version)) for version in (1, 2, 3)] == [["x two three"], ["x three"], ["x"]]

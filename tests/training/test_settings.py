@@ -84,6 +84,14 @@ def test_the_paper_preset_holds_the_papers_table():
     assert settings.rule.models * settings.dyna.batch == 400 and settings.dyna.real == 0.25
 
 
+def test_heads_of_the_paper_preset_have_data_of_their_own_and_those_of_others_what_their_authors_say():
+    data = {
+        rule: preset("paper", TASKS["pusher"], rule).ensemble.data for rule in RULES if "ensemble" in RULES[rule]().uses
+    }
+    assert data == dict.fromkeys(data, "disjoint") | {"mbpo": "all", "me-trpo": "all", "slbo": "bootstrap"}
+    assert preset("default", TASKS["pusher"]).ensemble.data == "bootstrap"
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("name", PRESETS)
 def test_agents_without_a_model_have_the_settings_of_their_authors_whatever_the_task(task, name):

@@ -272,9 +272,13 @@ def test_arrays_of_an_earlier_version_have_the_names_of_now(path, complaint):
     arrays = [np.zeros(1), np.ones(2)]
     members = [(f"{name}.npy", npy(array)) for name, array in zip("ab", arrays, strict=True)]
     write_zip(path, members, {name: entry(array) for name, array in zip("ab", arrays, strict=True)}, version=1)
-    found, _ = load_arrays(path, lambda name, version: f"{name} of {version}")
+    found, _ = load_arrays(path, lambda arrays, version: {f"{name} of {version}": arrays[name] for name in arrays})
     assert list(found) == ["a of 1", "b of 1"]
-    assert "two of its arrays have one name" in complaint(load_arrays, path, lambda name, version: "same")
+
+    def none(arrays, version):
+        raise ValueError("they make no sense")
+
+    assert "damaged (they make no sense)" in complaint(load_arrays, path, none)
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", None, 1.5, [1], True])

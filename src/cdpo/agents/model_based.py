@@ -200,8 +200,8 @@ class Kit(eqx.Module):
             ensemble, fit_state, metrics = fit(
                 ensemble, fit_state, replay, split, task=task, settings=self.ensemble, key=key
             )
-            held = residuals(ensemble, task, replay.transitions(split.spread(1, JUDGED)))
-            calibration = calibrate(held, split.counts[1])
+            held = residuals(ensemble, task, replay.transitions(split.judged(JUDGED)))
+            calibration = calibrate(held, split.judges)
         tested = residuals(ensemble, task, replay.transitions(split.spread(2, JUDGED)))
         measured = coverage_metrics(tested, calibration, "test")
         metrics |= jax.tree.map(lambda value: jnp.where(split.counts[2] > 0, value, jnp.nan), measured)
@@ -303,8 +303,7 @@ class ModelBased(Agent):
         kit, task = self.kit, self.kit.task
         self.rule.check(kit)
         ensemble = Ensemble.create(task, kit.ensemble, jax.random.fold_in(key, 0))
-        outputs = ensemble.targets.mean.shape[0]
-        calibration = Calibration(jnp.ones(outputs), jnp.zeros(outputs))
+        calibration = Calibration.none(ensemble.targets.mean.shape[0])
         anywhere = jnp.array([-jnp.inf, jnp.inf])
         range_ = jnp.broadcast_to(anywhere[:, None], (2, task.observations))
         belief = Belief(ensemble, calibration, range_, anywhere, jnp.asarray(False), task)

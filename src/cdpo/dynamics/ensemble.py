@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -24,6 +25,10 @@ _WORTHWHILE = 0.99  # the error on held-out rows must fall below this share of t
 _FELT = 1e-3
 _EXACT = 1e-12  # squared z-scores that are no error
 _LOG_VARIANCE = (-12.0, 2.0)
+_BLOCK = 10  # consecutive rows on one side
+_EPISODES_IN_BLOCKS = 20  # as long as episodes are few
+_BLOCK_TURN = np.uint32(round(2**32 * (5**0.5 - 1) / 2))
+_EPISODE_TURN = np.uint32(round(2**32 * (2**0.5 - 1)))
 # P(X <= k) of a Poisson variable of mean 1; beyond 6 lies 1e-5 of it
 _POISSON = (0.36788, 0.73576, 0.91970, 0.98101, 0.99634, 0.99941)
 
@@ -245,7 +250,11 @@ def _range_of(task: Task) -> Normaliser:
 
 
 class Split(NamedTuple):
-    """Which rows serve for what. It depends on a row's number alone, so that a row never changes sides."""
+    """Which rows serve for what: rows that follow each other are alike, and would tell of each other across sides.
+
+    Of the first episodes blocks of consecutive rows are held out or tested on, later whole episodes. It depends on the
+    episode's number and the row's place in it alone, so that a row never changes sides.
+    """
 
     train: Array  # [capacity] row numbers, the training rows first
     held_out: Array
@@ -258,6 +267,15 @@ class Split(NamedTuple):
         order = (self.train, self.held_out, self.test)[part]
         return order[(jnp.arange(count) * self.counts[part]) // count]
 
+    @property
+    def judges(self) -> Array:
+        """How many held-out rows there are to judge by; 0 where they are so few that training rows have to serve."""
+        return jnp.where(self.counts[1] < _FEWEST_HELD_OUT, 0, self.counts[1])
+
+    def judged(self, count: int) -> Array:
+        """`count` row numbers by which a fit is judged."""
+        return jnp.where(self.judges == 0, self.spread(0, count), self.spread(1, count))
+
     def member_of(self, part: int) -> Array:
         """Which rows are train (0), held-out (1) or test (2) rows, [capacity]."""
         order = (self.train, self.held_out, self.test)[part]
@@ -267,8 +285,10 @@ class Split(NamedTuple):
 def split_rows_of(replay: Replay, settings: EnsembleSettings, key: Array) -> Split:
     """The split of a replay."""
     numbers = jnp.arange(replay.capacity)
-    uniform = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), (2 + settings.heads,)))(numbers)
-    side, part, lots = uniform[:, 0], uniform[:, 1], uniform[:, 2:]
+    by_row, by_block = jax.random.split(key)
+    uniform = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(by_row, i), (1 + settings.heads,)))(numbers)
+    part, lots = uniform[:, 0], uniform[:, 1:]
+    side = _sides_of(replay.episodes, settings.test + settings.held_out, by_block)
     is_test = side < settings.test
     is_held_out = ~is_test & (side < settings.test + settings.held_out)
     roles = (~is_test & ~is_held_out, is_held_out, is_test)
@@ -285,19 +305,38 @@ def split_rows_of(replay: Replay, settings: EnsembleSettings, key: Array) -> Spl
     return Split(orders[0], orders[1], orders[2], counts, weights)
 
 
-def normalisers_of(ensemble: Ensemble, replay: Replay, task: Task) -> tuple[Normaliser, Normaliser]:
-    """Of what the members see and of what they should say, by all rows; where the task's range is known, by that."""
+def _sides_of(episodes: Array, apart: Array | float, key: Array) -> Array:
+    """A number in [0, 1) for each row, the same in a block: the lowest, `apart` in all, are not trained on.
+
+    Numbers are not drawn one by one: of few blocks by chance none might be held out. Steps of irrational length around
+    a circle leave no gap for long (Kronecker). They begin so that the first block of episode 0 is trained on.
+    """
+    numbers = jnp.arange(len(episodes))
+    begins = jnp.concatenate([jnp.ones(1, bool), episodes[1:] != episodes[:-1]])
+    place = numbers - jax.lax.cummax(jnp.where(begins, numbers, 0))
+    blocks = jnp.where(episodes < _EPISODES_IN_BLOCKS, place // _BLOCK, 0)
+    # In whole numbers modulo 2^32: of large ones no digit is lost.
+    turn = episodes.astype(jnp.uint32) * _EPISODE_TURN + blocks.astype(jnp.uint32) * _BLOCK_TURN
+    share = (turn >> 8).astype(jnp.float32) / 2**24
+    return (share + apart + (1 - apart) * jax.random.uniform(key)) % 1
+
+
+def normalisers_of(ensemble: Ensemble, replay: Replay, task: Task, among: Array) -> tuple[Normaliser, Normaliser]:
+    """Of what the members see and of what they should say, by the rows `among` [capacity], those of the test not there.
+
+    Where the task's range is known, inputs are scaled by that.
+    """
     everything = replay.transitions()
     inputs = ensemble.inputs
     if task.broad is None:
-        inputs = Normaliser.of(task.features(everything.observation), replay.valid)
+        inputs = Normaliser.of(task.features(everything.observation), among)
     raw = everything.next - everything.observation
-    states = Normaliser.of(everything.observation, replay.valid)
+    states = Normaliser.of(everything.observation, among)
     least = jnp.where(states.still, 0.0, _FELT * states.deviation)
     if ensemble.learns_reward:
         raw = jnp.concatenate([raw, everything.reward[:, None]], axis=-1)
         least = jnp.concatenate([least, jnp.zeros(1)])
-    return inputs, Normaliser.of(raw, replay.valid, least)
+    return inputs, Normaliser.of(raw, among, least)
 
 
 def weighted(losses: Array, weights: Array) -> Array:
@@ -325,11 +364,11 @@ def fit(
     """
     optimiser = settings.optimiser
     train_rows = split.counts[0]
-    judged = jnp.where(split.counts[1] < _FEWEST_HELD_OUT, split.spread(0, _CHECKED), split.spread(1, _CHECKED))
+    judged = split.judged(_CHECKED)
     columns = jnp.arange(ensemble.members)[:, None]
     among = split.member_of(0)
 
-    inputs, targets = normalisers_of(ensemble, replay, task)
+    inputs, targets = normalisers_of(ensemble, replay, task, among)
     old = chosen(ensemble.fits == 0, (inputs, targets), (ensemble.inputs, ensemble.targets))
     ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, old).renormalised(inputs, targets)
 
@@ -342,7 +381,7 @@ def fit(
         return fitted(net).loss(task, replay.transitions(rows))
 
     def judge(net: MLP) -> Array:
-        if settings.unrolled:  # held-out rows stand alone
+        if settings.unrolled:  # along single steps, of which few are held out
             return jnp.mean(unrolled_loss(fitted(net), task, *replay.runs(judged, 1, among)), axis=-1)
         return jnp.mean(fitted(net).misses(task, replay.transitions(judged)), axis=-1)
 

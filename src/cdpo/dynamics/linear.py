@@ -69,11 +69,12 @@ def fit_linear(
 
     The scale of the heads is one: scaled by anything else they would no longer be draws from the posterior.
     """
-    ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, normalisers_of(ensemble, replay, task))
+    counted = replay.valid & ~split.member_of(2)
+    normalisers = normalisers_of(ensemble, replay, task, counted)
+    ensemble = eqx.tree_at(lambda e: (e.inputs, e.targets), ensemble, normalisers)
     everything = replay.transitions()
     seen = ensemble.encode(task, everything.observation, everything.action)
     seen = jnp.concatenate([seen, jnp.ones((replay.capacity, 1))], axis=-1)
-    counted = replay.valid & ~split.member_of(2)
     posterior = Posterior.of(seen, ensemble.target(everything), counted)
     weights, variances = posterior.draw(key, ensemble.members - 1)
     weights = jnp.concatenate([posterior.mean[None], weights])
@@ -86,4 +87,4 @@ def fit_linear(
     noise = jnp.ones_like(deviation) if ensemble.gaussian else deviation
     metrics = {"model_rows": jnp.sum(counted), "model_noise": jnp.mean(deviation)}
     fitted = eqx.tree_at(lambda e: (e.net, e.fits), ensemble, (net, ensemble.fits + 1))
-    return fitted, Calibration(jnp.ones_like(deviation), noise), metrics
+    return fitted, Calibration.gaussian(jnp.ones_like(deviation), noise), metrics

@@ -28,8 +28,14 @@ class Belief(eqx.Module):
         """Members on bootstrap samples."""
         return self.ensemble.members - 1
 
+    def interval(self, observation: Array, action: Array, level: float) -> tuple[Array, Array]:
+        """The ends of the central interval that is to hold the next observation with a chance of `level`, [B, d]."""
+        mean, width = self.predict(observation, action)
+        away = self.calibration.reach_of(level)[: self.task.observations] * width
+        return mean - away, mean + away
+
     def predict(self, observation: Array, action: Array) -> tuple[Array, Array]:
-        """Mean and calibrated standard deviation of the next observation, [B, d] each; actions in [-1, 1]."""
+        """Mean and calibrated width of the next observation, [B, d] each; actions in [-1, 1]."""
         ensemble = self.ensemble
         prediction = ensemble.read(ensemble.net(ensemble.encode(self.task, observation, action)))
         noise = None if prediction.deviation is None else prediction.deviation[0]

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from cdpo.dynamics.replay import episodes_of
 from cdpo.errors import Notice, UserError
 from cdpo.files import Damaged, damaged, quoted
 from cdpo.runs import METRICS, RunFolder
@@ -25,7 +26,7 @@ from cdpo.training.config import is_whole
 from cdpo.training.events import EventWriter
 from cdpo.training.log import Log
 from cdpo.training.loop import Record, Trainer
-from cdpo.training.schema import names, renamed
+from cdpo.training.schema import names, upgraded
 from cdpo.training.store import load_arrays, restore
 
 FOLDER = "checkpoints"
@@ -85,7 +86,7 @@ def newest(folder: RunFolder, read: Callable[[Checkpoint], Read]) -> Read:
 
 def read_state(folder: RunFolder, name: str) -> Checkpoint:
     """A checkpoint by the name of its file."""
-    arrays, meta = load_arrays(folder.inside(FOLDER, name), renamed)
+    arrays, meta = load_arrays(folder.inside(FOLDER, name), upgraded)
     try:
         episode, metrics, events = (_count(meta[each]) for each in ("episode", "metrics", "events"))
         before = {"iterations": max(episode - 1, 0)}  # of a checkpoint from when there was one for each episode
@@ -103,7 +104,7 @@ def go_on(folder: RunFolder, trainer: Trainer) -> Checkpoint:
             raise _misfit(folder)
         for name, size in ((METRICS, found.metrics), (EventWriter.NAME, found.events)):
             _check_size(folder.inside(name), size)
-        rows = [_rows(folder, each, trainer.row_width) for each in found.pupils]
+        rows = [_rows(folder, each, trainer.task.observations, trainer.row_width) for each in found.pupils]
         return found, restore(trainer.minds(), found.arrays, names), rows
 
     found, minds, rows = newest(folder, read)
@@ -121,7 +122,7 @@ def policies(folder: RunFolder) -> tuple[dict[str, np.ndarray], list[Record]]:
     path = folder.inside(FOLDER, POLICY)
     if not path.exists():
         raise UserError(f"{quoted(folder.path)} has no checkpoint yet; train it first")
-    arrays, meta = load_arrays(path, renamed)
+    arrays, meta = load_arrays(path, upgraded)
     evaluated, stopped = (each if isinstance(each := meta.get(name), list) else [] for name in ("evaluated", "stopped"))
     return arrays, [
         {"evaluated": value if isinstance(value, float) else None, "stopped": why if isinstance(why, str) else None}
@@ -129,10 +130,15 @@ def policies(folder: RunFolder) -> tuple[dict[str, np.ndarray], list[Record]]:
     ]
 
 
-def _rows(folder: RunFolder, pupil: Record, width: int) -> np.ndarray:
+def _rows(folder: RunFolder, pupil: Record, observations: int, width: int) -> np.ndarray:
     """Of a seed's replay, float32 [n, width]; before the first of them there may be no file."""
-    count = pupil["rows"]
-    return Log.read(replay_path(folder, pupil["seed"]), count, width) if count else np.zeros((0, width), np.float32)
+    count, path = pupil["rows"], replay_path(folder, pupil["seed"])
+    if not count:
+        return np.zeros((0, width), np.float32)
+    if Log.is_current(path):
+        return Log.read(path, count, width)
+    rows = Log.read(path, count, width - 1)
+    return np.column_stack([rows, episodes_of(rows, observations)])
 
 
 def _check_size(path: Path, counted: int) -> None:

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from cdpo.dynamics.replay import row_width
 from cdpo.tasks import Task, asking
 from cdpo.tasks.base import Environment
 
@@ -52,7 +53,7 @@ def training_life(
     """An episode by draws from a policy with this noise, or by uniform actions that follow each other as it does."""
     reset, generator = streams(seed, _TRAINING, episode)
     drawn = (_UNIFORM if random else _NOISE)[noise](generator, task.horizon, task.actions)
-    return Life(environment, task, reset, drawn.astype(np.float32))
+    return Life(environment, task, reset, drawn.astype(np.float32), episode)
 
 
 def pink_noise(random: np.random.Generator, steps: int, columns: int) -> np.ndarray:
@@ -101,10 +102,13 @@ class Life:
     environment raises, and answers of a wrong kind, are a BrokenEnvironment.
     """
 
-    def __init__(self, environment: Environment, task: Task, reset: int, noise: np.ndarray | None) -> None:
-        """With the noise [horizon, m] of all its actions, or none."""
+    def __init__(
+        self, environment: Environment, task: Task, reset: int, noise: np.ndarray | None, episode: int = 0
+    ) -> None:
+        """With the noise [horizon, m] of all its actions, or none; `episode` is the number in its rows."""
         self._environment, self._task, self._reset, self._noise = environment, task, reset, noise
-        self._rows = np.empty((task.horizon, 2 * task.observations + task.actions + 2), np.float32)
+        self._rows = np.empty((task.horizon, row_width(task.observations, task.actions)), np.float32)
+        self._rows[:, -1] = episode
         self._observation: np.ndarray | None = None
         self.steps = 0
         self.total = 0.0  # sum of rewards
@@ -113,7 +117,7 @@ class Life:
 
     @property
     def rows(self) -> np.ndarray:
-        """So far, [n, 2 d + m + 2], as in the replay."""
+        """So far, [n, 2 d + m + 3], as in the replay."""
         return self._rows[: self.steps]
 
     def go(self, policy: Actor | None, steps: int) -> np.ndarray:
@@ -128,7 +132,7 @@ class Life:
 
     def _step(self, policy: Actor | None, observation: np.ndarray) -> None:
         row, d = self._rows[self.steps], self._task.observations
-        row[:d], row[d:] = observation, np.nan
+        row[:d], row[d:-1] = observation, np.nan
         noise = None if self._noise is None else self._noise[self.steps]
         self.steps += 1
         self.over = True  # unless it leads on
@@ -144,9 +148,9 @@ class Life:
         d = self._task.observations
         with np.errstate(over="ignore"):
             self._observation = np.asarray(reached.observation, np.float32)
-            row[-d - 2] = reached.reward
-        row[-d - 1 : -1] = self._observation
-        row[-1] = reached.terminated
+            row[-d - 3] = reached.reward
+        row[-d - 2 : -2] = self._observation
+        row[-2] = reached.terminated
         self.total += reached.reward
         self.ended = reached.terminated
         self._good = bool(np.isfinite(row).all())

@@ -25,7 +25,7 @@ class Log:
 
     _HEADER = struct.Struct("<8sII")  # followed by the CRC-32 of these
     _MAGIC = b"cdpo-log"
-    _VERSION = 1
+    _VERSION = 2  # in 1 rows of transitions did not end with the number of their episode
 
     def __init__(self, path: str | Path, width: int) -> None:
         """Opens the log at `path` to go on at its end; a new one is made where there is none."""
@@ -33,10 +33,9 @@ class Log:
             raise ValueError(f"a row holds between 1 and {_WIDTHS - 1} numbers, not {width}")
         path = Path(path)
         if not os.path.lexists(path):
-            header = self._HEADER.pack(self._MAGIC, self._VERSION, width)
-            write_atomic(path, header + struct.pack("<I", zlib.crc32(header)))  # never a torn header
+            write_atomic(path, self._header(width))  # never a torn one
         with open_saved(path) as file:
-            found, size = self._check(path, file)
+            _, found, size = self._check(path, file)
         _check_width(path, found, width)
         self.rows, rest = divmod(size, _record(width).itemsize)
         if rest:
@@ -48,10 +47,7 @@ class Log:
         """Adds `rows`, float32 [n, width]; `sync` puts them on the disk."""
         if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != self.width:
             raise TypeError(f"rows must be float32 [n, {self.width}], not {rows.dtype} {list(rows.shape)}")
-        records = np.empty(len(rows), _record(self.width))
-        records["row"] = rows
-        records["crc"] = _crcs(records["row"], self.rows)
-        self._file.write(records.tobytes())
+        self._file.write(_records(rows, self.rows).tobytes())
         self.rows += len(rows)
 
     def sync(self) -> None:
@@ -66,7 +62,7 @@ class Log:
     def read(cls, path: str | Path, rows: int, width: int) -> np.ndarray:
         """The first `rows` rows, float32 [rows, width]; a UserError if there are fewer or any of them is damaged."""
         with open_saved(path) as file:
-            found, size = cls._check(path, file)
+            _, found, size = cls._check(path, file)
             _check_width(path, found, width)
             content = file.read(_bytes_of_rows(path, rows, width, size))
         records = np.frombuffer(content, _record(width))
@@ -77,16 +73,33 @@ class Log:
         return values
 
     @classmethod
+    def is_current(cls, path: str | Path) -> bool:
+        """Whether the log at `path` has the version that is written today; only then can it be gone on with."""
+        with open_saved(path) as file:
+            return cls._check(path, file)[0] == cls._VERSION
+
+    @classmethod
+    def rewrite(cls, path: str | Path, rows: np.ndarray) -> None:
+        """Puts a log of `rows`, float32 [n, width], in the place of the one at `path`. Not while that is open."""
+        write_atomic(path, cls._header(rows.shape[1]) + _records(rows, 0).tobytes())
+
+    @classmethod
     def cut(cls, path: str | Path, rows: int) -> None:
         """Drops what follows the first `rows` rows; a UserError if there are fewer. Not while the log is open."""
         with open_saved(path) as file:
-            width, size = cls._check(path, file)
+            _, width, size = cls._check(path, file)
             end = file.tell() + _bytes_of_rows(path, rows, width, size)
         cut_file(path, end)
 
     @classmethod
-    def _check(cls, path: str | Path, file: BinaryIO) -> tuple[int, int]:
-        """Reads the header: the width, and how many bytes follow."""
+    def _header(cls, width: int) -> bytes:
+        """Of the newest version."""
+        header = cls._HEADER.pack(cls._MAGIC, cls._VERSION, width)
+        return header + struct.pack("<I", zlib.crc32(header))
+
+    @classmethod
+    def _check(cls, path: str | Path, file: BinaryIO) -> tuple[int, int, int]:
+        """Reads the header: the version, the width, and how many bytes follow."""
         header = file.read(cls._HEADER.size)
         checksum = file.read(4)
         if not header.startswith(cls._MAGIC):
@@ -94,14 +107,22 @@ class Log:
         if checksum != struct.pack("<I", zlib.crc32(header)):
             raise damaged(path, "the checksum of its header does not match")
         _, version, width = cls._HEADER.unpack(header)
-        checked_format(path, version, cls._VERSION)
+        version = checked_format(path, version, cls._VERSION)
         if not 0 < width < _WIDTHS:
             raise damaged(path, "its header is not what cdpo writes")
-        return width, os.fstat(file.fileno()).st_size - file.tell()
+        return version, width, os.fstat(file.fileno()).st_size - file.tell()
 
 
 def _record(width: int) -> np.dtype:
     return np.dtype([("row", "<f4", (width,)), ("crc", "<u4")])
+
+
+def _records(rows: np.ndarray, start: int) -> np.ndarray:
+    """Rows with their checksums, of which the first has the index `start`."""
+    records = np.empty(len(rows), _record(rows.shape[1]))
+    records["row"] = rows
+    records["crc"] = _crcs(records["row"], start)
+    return records
 
 
 def _check_width(path: str | Path, found: int, width: int) -> None:

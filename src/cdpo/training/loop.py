@@ -27,7 +27,7 @@ from cdpo.training.collect import Life, training_life
 from cdpo.training.lanes import chunks_of, join, on_threads, one_by_one, over_lanes, stack
 from cdpo.training.pupils import BAD, Pupil, bad_function, enrolled, examined, live
 from cdpo.training.settings import LoopSettings, Settings
-from cdpo.training.sizes import check_size
+from cdpo.training.sizes import check_size, row_width
 
 Record = dict[str, Any]
 
@@ -116,7 +116,7 @@ class Trainer:
     @property
     def row_width(self) -> int:
         """Numbers in a row of the replay."""
-        return 2 * self.task.observations + self.task.actions + 2
+        return row_width(self.task)
 
     def rows(self) -> list[np.ndarray]:
         """All real transitions of each seed, in the order they were made."""

@@ -93,10 +93,17 @@ _SLBO_PAPER: dict[str, dict[str, Any]] = {
 }
 
 # The paper's table, and where the paper is silent the code that it was built on: 20 gradient steps of each procedure
-# for 20 environment steps, on three simulated batches of 100 and a real one; rollouts from initial states.
+# for 20 environment steps, on three simulated batches of 100 and a real one; rollouts from initial states. Each head
+# has transitions of its own: "different ensembles are learned with independent transition data".
 _PAPER: dict[str, dict[str, Any]] = {
     "rule": {"models": 4},
-    "ensemble": {"heads": 4, "hidden": (200,) * 5, "learning_rate": 1e-3, "weight_decay": 0.0},
+    "ensemble": {
+        "heads": 4,
+        "data": "disjoint",
+        "hidden": (200,) * 5,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.0,
+    },
     "dyna": {"kept": 1, "particles": 8, "batch": 100, "real": 0.25, "initial": 1.0, "visited": 0.0, "broad": 0.0},
     "sac": {"hidden": (200, 200), "learning_rate": 5e-4, "polyak": 0.005},
 }

@@ -145,10 +145,14 @@ class Journal:
         found = go_on(self.folder, self.trainer)
         records_of(self.folder, found.metrics)  # what is damaged is told before anything is changed
         self.folder.remove_summary()  # of before
-        for pupil in found.pupils:
+        for lane, pupil in enumerate(found.pupils):
             path = replay_path(self.folder, pupil["seed"])
-            if pupil["rows"] or path.exists():
+            if not (pupil["rows"] or path.exists()):
+                continue
+            if Log.is_current(path):
                 Log.cut(path, pupil["rows"])
+            else:
+                Log.rewrite(path, self.trainer.rows()[lane])
         cut_file(self.folder.inside(METRICS), found.metrics)
         cut_file(self.folder.inside(EventWriter.NAME), found.events)
         self._good = found.name

@@ -3,8 +3,8 @@
     model.ensemble.network.weights.0        solver.learner.critic_optimiser.0.mu.biases.1
 
 They are the files' own. An attribute may be called anything else later: that costs its line in `NAMES`, and no file
-changes. Another name or another place on disk is another format: that costs the next `VERSION` in `store`, and a step
-in `STEPS` that leads there from the names before.
+changes. Another name or another place on disk, or another array, is another format: that costs the next `VERSION` in
+`store`, and a step in `STEPS` that leads there from the arrays before.
 """
 
 import re
@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from cdpo.agents.model_based import ModelMind
 from cdpo.agents.newest import NewestMind
 from cdpo.agents.replaying import PolicyMind
-from cdpo.dynamics.calibration import Calibration
+from cdpo.dynamics.calibration import GAUSSIAN, Calibration
 from cdpo.dynamics.ensemble import Ensemble
 from cdpo.dynamics.models import Belief
 from cdpo.dynamics.networks import MLP, Normaliser
@@ -68,7 +69,7 @@ NAMES: Mapping[type, Mapping[str, str]] = {
         "fits": "fits",
         "held_out": "held_out_error",
     },
-    Calibration: {"scale": "scale", "noise": "noise"},
+    Calibration: {"scale": "scale", "noise": "noise", "reach": "reach"},
     MLP: {"weights": "weights", "biases": "biases"},
     Normaliser: {"mean": "mean", "deviation": "deviation"},
     Policy: {"net": "network", "inputs": "input_normaliser"},
@@ -123,7 +124,7 @@ def _word(node: Any, key: Any, table: Mapping[type, Mapping[str, str]]) -> str:
     return table[kind][told]
 
 
-# --- Names of earlier versions ----------------------------------------------------------------------------------------
+# --- Arrays of earlier versions ---------------------------------------------------------------------------------------
 
 
 # What attributes were called in version 1, after their parent where that matters. It is as it was and never changes.
@@ -156,7 +157,7 @@ _OF_1 = {
 _PART_OF_1 = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']*)'\]")
 
 
-def _from_1(name: str) -> str:
+def _name_from_1(name: str) -> str:
     """`.belief.ensemble.net.weights[0]` -> `model.ensemble.network.weights.0`; JAX wrote these paths of attributes."""
     path, mark, generator = name.partition("#")
     words, parent = [], ""
@@ -166,12 +167,34 @@ def _from_1(name: str) -> str:
     return ".".join(words) + mark + generator
 
 
-STEPS: Mapping[int, Callable[[str], str]] = {1: _from_1}
-"""From each version's names to the next one's: 2 comes here when there is a version 3."""
+Arrays = Mapping[str, np.ndarray]
 
 
-def renamed(name: str, version: int) -> str:
-    """The name of today for one that a file of an earlier version has."""
+def _from_1(arrays: Arrays) -> Arrays:
+    """With other names."""
+    current = {_name_from_1(name): array for name, array in arrays.items()}
+    if len(current) < len(arrays):
+        raise ValueError("two of its arrays have one name")
+    return current
+
+
+def _from_2(arrays: Arrays) -> Arrays:
+    """With how far intervals reach: it was as far as those of a Gaussian variable."""
+    scale = arrays.get("model.calibration.scale")
+    if scale is None or scale.ndim == 0:  # of an agent without a model; or not what the library wrote, as is told later
+        return arrays
+    levels = np.array(GAUSSIAN, np.float32)[:, None]
+    # A view: it takes no memory that the size of the file would not explain.
+    reach = np.broadcast_to(levels, (*scale.shape[:-1], len(levels), scale.shape[-1]))
+    return {**arrays, "model.calibration.reach": reach}
+
+
+STEPS: Mapping[int, Callable[[Arrays], Arrays]] = {1: _from_1, 2: _from_2}
+"""From each version's arrays to the next one's: 3 comes here when there is a version 4."""
+
+
+def upgraded(arrays: Arrays, version: int) -> Arrays:
+    """The arrays of today, by their names, for those of an earlier version; a ValueError if they make no sense."""
     for each in range(version, VERSION):
-        name = STEPS[each](name)
-    return name
+        arrays = STEPS[each](arrays)
+    return arrays

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from cdpo.dynamics import replay
 from cdpo.errors import UserError, shown
 from cdpo.solvers.learner import LearnerSettings
 from cdpo.solvers.mpo import MPOSettings
@@ -142,8 +143,8 @@ def _samples(settings: Settings) -> int:
 
 
 def row_width(task: Task) -> int:
-    """Numbers of a transition."""
-    return 2 * task.observations + task.actions + 2
+    """Numbers of a transition, with that of its episode."""
+    return replay.row_width(task.observations, task.actions)
 
 
 def _parameters(layers: Sequence[int]) -> int:

@@ -26,7 +26,7 @@ from cdpo.files import damaged, open_saved, write_atomic
 from cdpo.version import __version__, checked_format
 
 _FORMAT = "cdpo checkpoint"
-VERSION = 2  # of the layout of the file, and of the names in it (see `schema`)
+VERSION = 3  # of the layout of the file, and of the arrays in it (see `schema`)
 _META = "meta.json"
 _META_BYTES = 1 << 24  # more than any manifest needs, and little enough to parse: lists take 25 times their text
 _DIMENSIONS = 32
@@ -78,11 +78,11 @@ def save_arrays(
 
 
 def load_arrays(
-    path: str | Path, renamed: Callable[[str, int], str] | None = None
+    path: str | Path, upgraded: Callable[[Mapping[str, np.ndarray], int], Mapping[str, np.ndarray]] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays and the meta of `save_arrays`; a UserError if the file is anything but what that wrote.
 
-    `renamed` gives the names of today for those in a file of an earlier version; without it there may be none.
+    `upgraded` gives the arrays of today for those in a file of an earlier version; without it there may be none.
     """
     with open_saved(path) as file:
         start = file.read(30 + len(_META))  # a zip's first member: 30 bytes of header, then its name
@@ -99,14 +99,14 @@ def load_arrays(
             raise
         except Exception as error:  # on bytes made up to confuse it, zipfile raises a dozen kinds
             raise damaged(path, "its contents do not fit together") from error
-    if renamed is None:
+    if upgraded is None:
         if version < VERSION:
-            raise ValueError(f"{str(path)!r} has format {version}, and nothing to rename its arrays by")
+            raise ValueError(f"{str(path)!r} has format {version}, and nothing to upgrade its arrays by")
         return arrays, meta
-    current = {renamed(name, version): array for name, array in arrays.items()}
-    if len(current) < len(arrays):
-        raise damaged(path, "two of its arrays have one name")
-    return current, meta
+    try:
+        return dict(upgraded(arrays, version)), meta
+    except ValueError as error:
+        raise damaged(path, str(error)) from error
 
 
 def flatten(tree: Any, names: Callable[[Any], Sequence[str]]) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from cdpo.report import build_page
 from cdpo.runs import RunFolder
 from cdpo.tabular.mdp import load_mdp
 from cdpo.training.log import Log
-from cdpo.training.schema import renamed
+from cdpo.training.schema import upgraded
 from cdpo.training.store import load_arrays
 
 BLOCK = 64  # bytes, at most, of damage in one place
@@ -153,7 +153,7 @@ def _checkpoints(folder: Path) -> list[Saved]:
     """The arrays and the logs of a run."""
     found = []
     for path in sorted(folder.glob("checkpoints/*.npz")):
-        found.append(Saved(path, lambda path=path: _plain(*load_arrays(path, renamed))))
+        found.append(Saved(path, lambda path=path: _plain(*load_arrays(path, upgraded))))
     for path in sorted(folder.glob("checkpoints/*.bin")):
         width = int.from_bytes(path.read_bytes()[12:16], "little")
         rows = (path.stat().st_size - 20) // (4 * width + 4)
