@@ -71,10 +71,15 @@ def test_what_the_conservative_update_gains_is_judged_by_models_that_it_has_not_
 
 def test_no_update_goes_further_than_the_widest(cases, exact):
     for mdp, _, before, _, pi, entry in cases:
-        low, high = mdp.reward_range
-        assert entry.widest == pytest.approx(float(high - low) / (1 - 0.9), rel=1e-4)
-        if not mdp.terminal.any():
-            assert abs(exact.of(mdp).j(pi) - exact.of(mdp).j(before)) <= entry.widest
+        assert abs(exact.of(mdp).j(pi) - exact.of(mdp).j(before)) <= entry.widest
+
+
+def test_the_widest_is_the_span_of_rewards_for_ever(random_mdp):
+    mdp = random_mdp(np.random.default_rng(3), 5, 3, masked=True)
+    truth, stay = Model.true(mdp), jnp.asarray(mdp.allowed / mdp.allowed.sum(1, keepdims=True))
+    plan = Plan(stay, stay, truth)
+    paid = np.asarray(truth.reward)[np.asarray(mdp.allowed)]
+    assert entry_of(mdp, plan, plan, truth, both(truth, truth)).widest == pytest.approx(np.ptp(paid) / 0.1, rel=1e-4)
 
 
 def test_error_bounds_what_the_model_gets_wrong(cases, exact):

@@ -84,7 +84,10 @@ def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model, fresh: Mo
     advantage = jnp.where(known.allowed, action_values(truth, v, gamma) - v[:, None], 0.0)
     iota = jnp.max(jnp.abs(jnp.where(known.terminal[:, None], 0.0, advantage)))
     gained = jax.vmap(lambda f: value(f, plan.policy) - value(f, plan.reference))(fresh)
-    low, high = mdp.reward_range
+    # Where a terminal state was entered, rewards are zero from then on.
+    paid = jnp.where(known.terminal[:, None], 0.0, truth.reward)
+    low = jnp.min(jnp.where(known.allowed, paid, jnp.inf))
+    high = jnp.max(jnp.where(known.allowed, paid, -jnp.inf))
     rho_q, rho_pi = occupancy(plan.reference), occupancy(last.policy)
     ratio = jnp.where(rho_q > 0, rho_q * (rho_q / rho_pi), 0.0)
     distance = jnp.sum(jnp.sum(rho_q, axis=-1) * 0.5 * jnp.sum(jnp.abs(plan.policy - plan.reference), axis=-1))
