@@ -36,6 +36,8 @@ class Agent(ABC):
             action = act(memory, state, noise)
             memory = learn(memory, step, noise)
         memory = absorb(memory, steps)
+
+    A NaN or an infinity in a plan or in the memory ends the seed.
     """
 
     name: ClassVar[str]
