@@ -265,7 +265,7 @@ def test_a_ledger_in_a_few_numbers_by_hand(agent, eta, within, holds, vacuous, p
         "slope": [2.0, 1.0, 1.0, 2.0],
         "expected": [0.2, -0.1, 0.0, -0.3],
         "expected_error": [0.05, 0.1, 0.0, 0.1],
-        "widest": [1.55, 1.55, 1.55, 1.55],
+        "worst": [-1.55, -1.55, -1.55, -1.55],
     }
     found = summarise_ledger(Entry(*(np.array([columns[name]]) for name in Entry._fields)), agent)
     assert found == pytest.approx(

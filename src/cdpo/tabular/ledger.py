@@ -19,7 +19,7 @@ from jax import Array
 
 from cdpo.tabular.agents.base import Plan
 from cdpo.tabular.mdp import FiniteMDP
-from cdpo.tabular.planning import Known, Model, action_values, evaluate, visitation
+from cdpo.tabular.planning import Known, Model, action_values, evaluate, policy_iteration, visitation
 
 
 class Entry(NamedTuple):
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     slope: Array  # 2 iota / (1 - gamma): what a total variation of one may cost
     expected: Array  # E[V_{pi_t} - V_{q_t} | H], estimated by models that neither update has seen
     expected_error: Array  # standard error of that estimate
-    widest: Array  # span of rewards / (1 - gamma): values of two policies never differ by more
+    worst: Array  # of J(pi) - J(pi_{t-1}) over all policies pi: no update could have improved by less
 
     @property
     def trust(self) -> Array:
@@ -84,15 +84,13 @@ def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model, fresh: Mo
     advantage = jnp.where(known.allowed, action_values(truth, v, gamma) - v[:, None], 0.0)
     iota = jnp.max(jnp.abs(jnp.where(known.terminal[:, None], 0.0, advantage)))
     gained = jax.vmap(lambda f: value(f, plan.policy) - value(f, plan.reference))(fresh)
-    # Where a terminal state was entered, rewards are zero from then on.
-    paid = jnp.where(known.terminal[:, None], 0.0, truth.reward)
-    low = jnp.min(jnp.where(known.allowed, paid, jnp.inf))
-    high = jnp.max(jnp.where(known.allowed, paid, -jnp.inf))
+    hostile, _ = policy_iteration(truth._replace(reward=-truth.reward), known, plan.policy)
+    before = value(truth, last.policy)
     rho_q, rho_pi = occupancy(plan.reference), occupancy(last.policy)
     ratio = jnp.where(rho_q > 0, rho_q * (rho_q / rho_pi), 0.0)
     distance = jnp.sum(jnp.sum(rho_q, axis=-1) * 0.5 * jnp.sum(jnp.abs(plan.policy - plan.reference), axis=-1))
     return Entry(
-        improvement=known.start @ v - value(truth, last.policy),
+        improvement=known.start @ v - before,
         delta=value(model, plan.reference) - value(model, last.policy),
         delta_q=value(model, plan.reference) - value(model, last.reference),
         error_q=model_error(plan.reference, rho_q),
@@ -103,5 +101,5 @@ def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model, fresh: Mo
         slope=2 * iota / (1 - gamma),
         expected=jnp.mean(gained),
         expected_error=jnp.std(gained, ddof=1) / jnp.sqrt(gained.shape[0]),
-        widest=(high - low) / (1 - gamma),
+        worst=value(truth, hostile) - before,
     )

@@ -292,9 +292,9 @@ def _theorem(entry: Entry, eta: float, gain: np.ndarray, tolerance: float) -> di
         "kappa_finite": float(finite.mean()),
         "theorem_positive": float(np.sum(side > tolerance) / finite.size),
         "median_kappa": float(np.median(told.kappa)) if finite.any() else None,
-        # Of the finite ones; no update of any policy could go below a vacuous one.
+        # Of the finite ones; below a vacuous one not even the worst of all policies could have gone.
         "theorem_held": float(np.mean(gain[finite] >= side - 10 * tolerance)) if finite.any() else None,
-        "theorem_vacuous": float(np.mean(side <= -told.widest)) if finite.any() else None,
+        "theorem_vacuous": float(np.mean(side <= told.worst)) if finite.any() else None,
     }
 
 
