@@ -83,8 +83,9 @@ def assert_close(found, wanted, **near):
 # which Adam makes of the sign of next to nothing a whole step, of 1e-3 or less.
 COMPUTED = {"rel": 1e-5, "abs": 1e-6}
 LEARNED = {"rel": 1e-2, "abs": 1e-2}
-# Other rows are held out than in 0.1.0, and calibration is another: of what was learned since then, only what is lived
-# through and done is held against it, not what models say.
+# Other rows are held out than in 0.1.0, observations are scaled by training rows alone, and calibration is another: of
+# what was learned on models since then, only what is lived through and done is held against it, not what models say.
+OTHERWISE = {"rel": 5e-2, "abs": 5e-2}
 LIVED = ("seed", "episode", "env_steps", "return", "eval_return", "eval_change", "episode_length", "terminated")
 
 
@@ -140,8 +141,9 @@ def test_an_agent_of_an_earlier_version_is_what_it_was_and_learns_on(unpacked, c
         return
     agent.learn(1).save(folder.parent / "again")
     again = said_by(agent)
-    assert np.isfinite(np.array(again.pop("predicted"))).all() and after.pop("predicted") is not None
-    assert_close(again, after, **LEARNED)
+    models, _ = again.pop("predicted"), after.pop("predicted")
+    assert np.isfinite(models).all()
+    assert_close(again, after, **(OTHERWISE if models else LEARNED))
     assert said_by(cdpo.load(folder.parent / "again")) == said_by(agent)
 
 

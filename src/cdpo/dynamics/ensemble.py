@@ -381,7 +381,7 @@ def fit(
         return fitted(net).loss(task, replay.transitions(rows))
 
     def judge(net: MLP) -> Array:
-        if settings.unrolled:  # along single steps, of which few are held out
+        if settings.unrolled:  # blocks of held-out rows are short, so that single steps judge
             return jnp.mean(unrolled_loss(fitted(net), task, *replay.runs(judged, 1, among)), axis=-1)
         return jnp.mean(fitted(net).misses(task, replay.transitions(judged)), axis=-1)
 
