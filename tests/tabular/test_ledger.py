@@ -50,6 +50,8 @@ def test_terms_equal_an_independent_computation(cases, exact):
         assert entry.improvement == pytest.approx(truth.j(pi) - truth.j(before), abs=1e-4)
         assert entry.delta == pytest.approx(wrong.j(q) - wrong.j(before), abs=1e-4)
         assert entry.delta_q == pytest.approx(wrong.j(q) - wrong.j(before), abs=1e-4)
+        lived = [truth.visitation(policy)[:, None] * np.float64(policy) for policy in (q, before)]
+        assert entry.shift == pytest.approx(0.5 * np.abs(lived[0] - lived[1]).sum(), abs=1e-5)
         moved = 0.5 * np.abs(np.float64(pi) - np.float64(q)).sum(-1)
         assert entry.distance == pytest.approx(truth.visitation(q) @ moved, abs=1e-5)
         advantage = np.where(allowed & ~terminal[:, None], truth.q(pi) - truth.value(pi)[:, None], 0)

@@ -31,6 +31,7 @@ class Entry(NamedTuple):
     error_q: Array  # model error on what q_t visits in truth
     error_pi: Array  # model error on what pi_{t-1} visits in truth
     kappa: Array  # {E_{rho_pi}[(d rho_q / d rho_pi)^2]}^(1/2); infinite where q_t goes and pi_{t-1} does not
+    shift: Array  # total variation between what q_t and what pi_{t-1} visit; where it is zero, kappa is trivial
     distance: Array  # E_{nu_q}[TV(pi_t, q_t)] in truth
     iota: Array  # max |A_{pi_t}| in truth
     slope: Array  # 2 iota / (1 - gamma): what a total variation of one may cost
@@ -96,6 +97,7 @@ def ledger_entry(mdp: FiniteMDP, last: Plan, plan: Plan, model: Model, fresh: Mo
         error_q=model_error(plan.reference, rho_q),
         error_pi=model_error(last.policy, rho_pi),
         kappa=jnp.sqrt(jnp.sum(ratio)),
+        shift=0.5 * jnp.sum(jnp.abs(rho_q - rho_pi)),
         distance=distance,
         iota=iota,
         slope=2 * iota / (1 - gamma),

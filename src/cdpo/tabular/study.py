@@ -288,8 +288,11 @@ def _theorem(entry: Entry, eta: float, gain: np.ndarray, tolerance: float) -> di
     finite = np.isfinite(entry.kappa)
     told: Any = jax.tree.map(lambda column: np.asarray(column, np.float64)[finite], entry)
     side = told.theorem(eta)
+    shifted = np.asarray(entry.shift) > 1e-5
     return {
+        "shifted_share": float(shifted.mean()),
         "kappa_finite": float(finite.mean()),
+        "kappa_finite_shifted": float(finite[shifted].mean()) if shifted.any() else None,
         "theorem_positive": float(np.sum(side > tolerance) / finite.size),
         "median_kappa": float(np.median(told.kappa)) if finite.any() else None,
         # Of the finite ones; below a vacuous one not even the worst of all policies could have gone.
