@@ -1,4 +1,4 @@
-"""The tabular laboratory: everything the paper does in finite MDPs, exactly."""
+"""The tabular laboratory: everything the paper does in finite MDPs, on exact tables."""
 
 from cdpo.tabular.agents import AGENTS, BQL, CDPO, MM, PSRL, UBE, UCRL, Agent, Greedy, Oracle, QLearning, Random
 from cdpo.tabular.environments import (
