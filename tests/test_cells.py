@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from cdpo.cells import complete
+from cdpo.cells import complete, record_of
 from cdpo.runs import RunFolder
 
 
@@ -20,6 +20,10 @@ class Plain:
     @property
     def identity(self):
         return {"kind": type(self).__name__, "number": self.number, "shape": self.shape}
+
+    @property
+    def later(self):
+        return {"width": 1}
 
     @classmethod
     def run_all(cls, cells, folder, progress):
@@ -64,3 +68,17 @@ def test_a_record_of_other_settings_does_not_count(folder):
     complete(folder, [Plain(1)], None)
     complete(folder, [Plain(1, shape=(1, 3))], None)
     assert len(Plain.ran) == 2
+
+
+def test_a_setting_that_came_later_is_in_older_records_what_it_was_then():
+    @dataclass(frozen=True)
+    class Wide(Plain):
+        width: int = 1
+
+        @property
+        def identity(self):
+            return {"number": self.number, "settings": {"width": self.width, "depth": 3}}
+
+    older = {"number": 1, "settings": {"depth": 3}}
+    assert record_of(Wide(1), [older]) is older
+    assert record_of(Wide(1, width=2), [older]) is None

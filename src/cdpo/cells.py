@@ -17,6 +17,10 @@ class Cell(Protocol):
     def identity(self) -> dict[str, Any]:
         """What makes two cells the same: a finished cell need not be run again. Its record holds this as well."""
 
+    @property
+    def later(self) -> dict[str, Any]:
+        """Settings that records of earlier versions do not tell, with what they were then."""
+
     @classmethod
     def run_all(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> None:
         """Run cells of this kind, and append the record of each to the folder when it and what runs beside it ends."""
@@ -51,5 +55,11 @@ def complete(
 
 def record_of(cell: Cell, records: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """The cell's record, if it has one."""
-    wanted = json.loads(json.dumps(cell.identity)).items()  # as it is when written and read
-    return next((each for each in records if all(each.get(name) == value for name, value in wanted)), None)
+    wanted = json.loads(json.dumps(cell.identity))  # as it is when written and read
+
+    def is_its(record: dict[str, Any]) -> bool:
+        settings = record.get("settings")
+        told = {**record, "settings": {**cell.later, **settings}} if isinstance(settings, dict) else record
+        return all(told.get(name) == value for name, value in wanted.items())
+
+    return next((record for record in records if is_its(record)), None)

@@ -53,6 +53,11 @@ class TrainingCell:
         }
 
     @property
+    def later(self) -> dict[str, Any]:
+        """None."""
+        return {}
+
+    @property
     def name(self) -> str:
         """Of the cell's folder: readable, and another one for other settings."""
         words = re.sub(r"[^a-z0-9.]+", "-", f"{self.task} {self.label or self.settings.rule.name}".lower())

@@ -79,6 +79,11 @@ class Cell:
             "steps": self.steps,
         }
 
+    @property
+    def later(self) -> dict[str, Any]:
+        """CDPO has had judges since 0.2.0."""
+        return {"judges": 0} if isinstance(self.agent, CDPO) else {}
+
     @classmethod
     def run_all(cls, cells: Sequence[Self], folder: RunFolder, progress: Progress) -> None:
         """Run several, two at a time."""
