@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from jax import Array
 
-from cdpo.tabular.agents import Agent, Plan, Random
+from cdpo.tabular.agents import CDPO, Agent, Plan, Random
 from cdpo.tabular.environments import Bandit
 from cdpo.tabular.mdp import FiniteMDP
 from cdpo.tabular.planning import Model
+from cdpo.tabular.posterior import Posterior
 from cdpo.tabular.simulation import simulate
 
 UNLUCKY = 2.0  # the first arm of one of eight seeds is above
@@ -119,3 +120,16 @@ def test_where_every_seed_is_stopped_the_run_ends_as_long_as_it_was_told():
     assert list(result.stopped) == [0, 1, 2]
     assert result.reward.shape == (3, 13) and np.isnan(result.reward).all()
     assert sum(counted) == 3 * 62 and seen == [0, 20, 40, 60, 62]
+
+
+def test_a_bad_model_among_those_that_cdpo_samples_stops_the_seed(monkeypatch):
+    """Comparisons with it are false: unnoticed, the update would be none."""
+    sample_set = Posterior.sample_set
+
+    def spoiled(self, known, key, models):
+        found = sample_set(self, known, key, models)
+        return found._replace(reward=found.reward.at[-1].set(jnp.where(self.count.sum() > 5, jnp.nan, 0.0)))
+
+    monkeypatch.setattr(Posterior, "sample_set", spoiled)
+    result = simulate(Bandit(3), CDPO(models=3), seeds=2, steps=20, period=5)
+    assert set(result.stopped.values()) == {"the policy in block 3, after 10 steps: not a finite number"}

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cdpo.experiments.studies import MATCHED
 from cdpo.tabular.agents import CDPO, PSRL, UCRL, Greedy
 from cdpo.tabular.agents.base import Plan
 from cdpo.tabular.environments import Chain, DeepSea, PriorMDP
@@ -80,6 +81,15 @@ def test_the_worst_update_is_that_to_the_worst_of_all_policies(cases, exact):
         worst = min(truth.j(np.array(corner)) for corner in corners)
         assert entry.worst == pytest.approx(worst - truth.j(before), abs=1e-4)
         assert truth.j(pi) - truth.j(before) >= entry.worst - 1e-4
+
+
+def test_fresh_models_are_of_the_posterior_that_the_plan_was_made_on():
+    """Before the first block nothing is known, and all policies are expected to be worth the same: the rest is noise."""
+    entry = simulate(PriorMDP(4), CDPO(), seeds=64, steps=5, prior=MATCHED, ledger=True).ledger
+    told = np.asarray(entry.expected_error[:, 0]) > 1e-6
+    z = (entry.expected[:, 0] / np.maximum(entry.expected_error[:, 0], 1e-6))[told]
+    assert told.sum() > 30
+    assert np.sqrt(np.mean(z**2)) == pytest.approx(1, abs=0.3)
 
 
 def test_error_bounds_what_the_model_gets_wrong(cases, exact):

@@ -3,7 +3,7 @@
     argmax_pi  mean_k V_pi^k(start)    subject to the trust region around q
 
 No linear program has the answer, as occupancies of several models need not come from one policy. The ascent ends at a
-policy that none of its moves betters; `certificate.py` bounds what is left to gain.
+policy that none of its moves betters, or after many of them; `certificate.py` bounds what is left to gain.
 """
 
 from typing import NamedTuple
@@ -17,14 +17,16 @@ from cdpo.tabular.trust import Trust, constrained_argmax
 
 _MOST_SWEEPS = 50
 _SURE = 1.645  # standard errors
+FEWEST_JUDGES = 30  # fewer would need a wider bound
 _PARTS = (1.0, 0.3, 0.1)  # of the way to a candidate
 
 
 def judged(policy: Array, centre: Array, models: Model, known: Known) -> Array:
-    """As much of the way from the centre to a policy as models that it was not chosen by are sure of, or none.
+    """The part of the way from the centre to a policy that fresh models are surest of, or none if they are not sure.
 
-    What is best on a few models is partly luck, which fresh ones do not share. Sure is a gain whose one-sided 95% bound
-    is above zero: where the posterior holds a policy to be no better than the centre, it passes once in twenty times.
+    What is best on a few models is partly luck, which models that it was not chosen by do not share. Sure is a gain
+    whose one-sided 95% bound is above zero: what the posterior holds to be no better than the centre passes about once
+    in twenty times.
     """
     tried = centre + jnp.asarray(_PARTS)[:, None, None] * (policy - centre)
     gained = jax.vmap(lambda one: _values(one, models, known))(tried) - _values(centre, models, known)

@@ -99,10 +99,11 @@ def _blocks(agent: Agent, period: int, ledger: bool, segment: int, steps: Array,
     mdp, known, truth = world.mdp, Known.of(world.mdp), Model.true(world.mdp)
     move, restarts = mdp.sampler(), inverse_cdf_table(mdp.start)
 
-    def entry(last: Plan, plan: Plan, memory: Memory, key: Array) -> Entry:
+    def entry(before: Carry, plan: Plan, key: Array) -> Entry:
         assert plan.model is not None
-        fresh = memory.posterior.sample_set(known, key, FRESH)
-        return ledger_entry(mdp, last, plan, plan.model, fresh)
+        # Of the posterior that the plan was made on: the block itself is not known yet.
+        fresh = before.memory.posterior.sample_set(known, key, FRESH)
+        return ledger_entry(mdp, before.last, plan, plan.model, fresh)
 
     def block(carry: Carry, _: None) -> tuple[Carry, Record]:
         key = fold(world.key, carry.block)
@@ -134,7 +135,7 @@ def _blocks(agent: Agent, period: int, ledger: bool, segment: int, steps: Array,
             reward=earned,
             expected=jnp.sum(mdp.reward_mean[before, action, after] * counts),
             value_gap=value_gap,
-            entry=entry(carry.last, plan, memory, fold(key, 2)) if ledger and plan.model else None,
+            entry=entry(carry, plan, fold(key, 2)) if ledger and plan.model else None,
             bad=_first_bad(plan.model, (plan.policy, plan.reference), earned, value_gap, memory),
         )
         return Carry(carry.block + 1, state, memory, without_model(plan)), record

@@ -42,7 +42,7 @@ def solve(
 
     Value "expected" is the paper's main equation: the one policy whose mean value over the models is largest, as far as
     ascent finds it. Value "optimal" is its appendix: every model's own Q*, aggregated, decides in each state by itself.
-    On a single model, without a trust region, both are policy iteration.
+    On a single model, without a trust region, both have the value of policy iteration from the start.
     """
     if models.reward.ndim == 2:
         models = jax.tree.map(lambda x: x[None], models)
@@ -50,4 +50,6 @@ def solve(
     hopeful = constrained_argmax(aggregation(own), policy, known, trust)
     if value == "optimal":
         return hopeful
+    if aggregation.kind != "mean":
+        raise ValueError("an expected value is a mean over the models")
     return best_shared_policy(policy, hopeful[None], models, known, trust)

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from cdpo.errors import UserError, check_choices
 from cdpo.noise import fold
 from cdpo.tabular.agents.base import Belief, Plan, PosteriorAgent
 from cdpo.tabular.planning import Model, visitation
-from cdpo.tabular.shared import judged
+from cdpo.tabular.shared import FEWEST_JUDGES, judged
 from cdpo.tabular.solve import Aggregation, solve
 from cdpo.tabular.trust import Trust
 
@@ -52,10 +53,14 @@ class CDPO(PosteriorAgent):
             raise UserError(f"eta bounds a total variation and must be in [0, 1], not {self.eta:g}")
         if self.models < 1:
             raise UserError(f"the number of sampled models must be at least 1, not {self.models}")
-        if self.judges < 0 or self.judges == 1:
-            raise UserError(f"judges must be 0, for none, or at least 2, not {self.judges}")
+        if self.judges and self.judges < FEWEST_JUDGES:
+            raise UserError(f"judges must be 0, for none, or at least {FEWEST_JUDGES}, not {self.judges}")
+        if self.judges and self.update == "referential":
+            raise UserError("update referential makes no conservative update; leave judges out")
         if self.value == "expected" and self.aggregation != "mean":
             raise UserError("value expected is a mean over the models; leave aggregation quantile to value optimal")
+        if self.value == "expected" and self.constraint == "occupancy-weighted":
+            raise UserError("value expected has no weights of states; leave occupancy-weighted to value optimal")
         if not 0 <= self.quantile <= 1:
             raise UserError(f"quantile must be in [0, 1], not {self.quantile:g}")
 
@@ -74,6 +79,10 @@ class CDPO(PosteriorAgent):
         if self.judges:
             fresh = posterior.sample_set(known, fold(key, 2), self.judges)
             policy = judged(policy, centre, fresh, known)
+            models = jax.tree.map(lambda *parts: jnp.concatenate(parts), models, fresh)
+        # Comparisons with what is no number are false, and would quietly end at the centre.
+        whole = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in models]))
+        policy = jnp.where(whole, policy, jnp.nan)
         return Plan(policy, q, reference)
 
     def _reference(self, belief: Belief, key: Array) -> Model:
