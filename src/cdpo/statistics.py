@@ -27,7 +27,7 @@ class Estimate:
     """A number over seeds with its 95% interval. A seed without a number (null) does not count."""
 
     mean: float | None
-    low: float | None  # none for a single seed, which says nothing about the spread
+    low: float | None  # none where a side or a task has a single seed, which says nothing about the spread
     high: float | None
     seeds: int
 

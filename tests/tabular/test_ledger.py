@@ -84,7 +84,7 @@ def test_the_worst_update_is_that_to_the_worst_of_all_policies(cases, exact):
 
 
 def test_fresh_models_are_of_the_posterior_that_the_plan_was_made_on():
-    """Before the first block nothing is known, and all policies are expected to be worth the same: the rest is noise."""
+    """Before the first block nothing is known, and all policies are worth the same: the rest is noise."""
     entry = simulate(PriorMDP(4), CDPO(), seeds=64, steps=5, prior=MATCHED, ledger=True).ledger
     told = np.asarray(entry.expected_error[:, 0]) > 1e-6
     z = (entry.expected[:, 0] / np.maximum(entry.expected_error[:, 0], 1e-6))[told]

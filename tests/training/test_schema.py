@@ -12,7 +12,6 @@ import pytest
 from scipy.stats import norm
 
 from cdpo.agents import RULES
-from cdpo.dynamics.calibration import LEVELS
 from cdpo.dynamics.networks import MLP
 from cdpo.solvers.mpo import MPOState
 from cdpo.solvers.sac import SACState
@@ -193,8 +192,10 @@ def test_intervals_of_version_2_reach_as_far_as_those_of_a_gaussian_variable():
     found = STEPS[2]({"model.calibration.scale": scale})
     reach = found.pop("model.calibration.reach")
     assert found == {"model.calibration.scale": scale}
-    assert (reach.dtype, reach.shape) == (np.float32, (3, len(LEVELS), 2))
-    np.testing.assert_allclose(reach[1, :, 1], norm.ppf((1 + np.array(LEVELS)) / 2), rtol=1e-6)
+    assert (reach.dtype, reach.shape) == (np.float32, (3, 10, 2))
+    np.testing.assert_allclose(
+        reach[1, :, 1], norm.ppf((1 + np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])) / 2), rtol=1e-6
+    )
     for other in ({}, {"model.calibration.scale": np.float32(1)}):  # no model; and what the library never wrote
         assert STEPS[2](other) == other
 

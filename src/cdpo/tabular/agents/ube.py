@@ -39,11 +39,12 @@ class UBE(PosteriorAgent):
 
 
 def largest_squared_value(posterior: Posterior, known: Known) -> Array:
-    """Q_max^2, a bound on E[V(s)^2] under the posterior for every policy and state.
+    """Q_max^2, a bound on E[V(s)^2] under the posterior for every policy and state of a layered problem.
 
     The paper assumes |V| <= Q_max for certain, which no posterior of unbounded rewards can promise. Its proof takes no
-    more than this second moment. As V is a discounted sum of mean rewards, its root mean square is at most that of the
-    largest of them, over 1 - gamma.
+    more than this second moment, and assumes layers, that no state is met twice: then V is a discounted sum of mean
+    rewards that are independent of how one came to them, and its root mean square is at most the largest of theirs,
+    over 1 - gamma. Where states are met again it may be exceeded, as the paper's own bound on the variance may.
     """
     rewards = posterior.rewards
     squares = jnp.sum(posterior.transition * (rewards.mean**2 + rewards.mean_variance), axis=-1)

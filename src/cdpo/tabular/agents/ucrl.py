@@ -31,7 +31,8 @@ class UCRL(PosteriorAgent):
     name: ClassVar[str] = "ucrl"
 
     confidence: float = 0.05
-    """Probability that the true model lies outside the confidence sets."""
+    """At most so likely is the true model outside of the confidence sets; for rewards seen fewer than ten times by the
+    prior."""
     width: float = 1.0
     """Scales all confidence widths; 1 is the theory's, which is wide."""
 
