@@ -194,7 +194,11 @@ def test_a_tabular_run_of_an_earlier_version_ends_as_it_did_or_would_have(unpack
     finished = (folder.path / "summary.json").exists()
     assert finished or 0 < len(folder.records()) < len(expected)
     assert _run(["resume", str(folder.path)]) == (2 if finished else 0)
-    assert_close(folder.summary["results"], expected, **COMPUTED)
+    found = folder.summary["results"]
+    for record in (*found, *expected):
+        assert record.pop("stopped", {}) == {}  # 0.1.0 did not tell
+        del record["curve"]["low"], record["curve"]["high"]  # its intervals were of a bootstrap
+    assert_close(found, expected, **COMPUTED)
 
 
 @pytest.mark.parametrize("name", REPRODUCED)
