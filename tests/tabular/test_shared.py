@@ -37,10 +37,12 @@ def mean_value(policy, models, known, exact):
     return np.mean([exact(model, known).j(policy) for model in each])
 
 
-def test_expected_value_gains_nearly_all_that_can_be_had_and_each_models_own_optimum_does_not(exact):
+# The steps of the ascent were chosen on sets of models among which are the first 25, and none of the others.
+@pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.slow)])
+def test_expected_value_gains_nearly_all_that_can_be_had_and_each_models_own_optimum_does_not(first, exact):
     """25 sets of ten models; the gap of a certificate counts against the ascent."""
     gains = []
-    for seed in range(25):
+    for seed in range(first, first + 25):
         known, models = prior_models(seed)
         q, trust, optimal, expected = both_readings(known, models)
         base, own, shared = (mean_value(policy, models, known, exact) for policy in (q, optimal, expected))
@@ -50,7 +52,12 @@ def test_expected_value_gains_nearly_all_that_can_be_had_and_each_models_own_opt
     own, shared, most = np.sum(gains, axis=0)
     assert shared > 0.95 * most
     assert own < 0.7 * most
-    assert min(gain for gain, _, _ in gains) < -0.01  # below q on the very models that it was made on
+
+
+def test_each_models_own_optimum_may_be_below_q_on_the_very_models_that_it_was_made_on(exact):
+    known, models = prior_models(12)
+    q, _, optimal, _ = both_readings(known, models)
+    assert mean_value(optimal, models, known, exact) < mean_value(q, models, known, exact) - 0.1
 
 
 @pytest.mark.parametrize("kind", ["none", "occupancy", "pointwise"])
